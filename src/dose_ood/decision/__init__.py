@@ -1,0 +1,1 @@
+"""Decisions from typicality scores: pure functions of arrays of scores, higher = more typical."""

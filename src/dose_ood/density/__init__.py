@@ -1,0 +1,1 @@
+"""Densities of states: estimators over the columns of a table of statistics."""
