@@ -72,6 +72,7 @@ class ProductKDE(DensityOfStates):
         if not 1e-9 <= self.tolerance <= 1:
             raise InputError(f"tolerance must be from 1e-9 to 1 nat, got {self.tolerance}")
         self.n_rows_, columns = X.shape
+        X = np.sort(X, axis=0)  # so that the order of rows cannot matter, not even by rounding
         self.center_ = np.median(X, axis=0)
         rounding = 8 * np.finfo(np.float64).eps * np.abs(X).max(axis=0)
         self.slack_ = np.where(X.std(axis=0) <= rounding, rounding, -1.0)  # of a constant column; −1: not constant
@@ -80,7 +81,7 @@ class ProductKDE(DensityOfStates):
         self.data_ = np.empty((0, columns))
         self.knots_, self.cubics_ = np.empty(0), np.empty((4, 0))
         self.knot_counts_ = np.zeros(columns, dtype=np.int64)
-        scaled = np.sort((X - self.center_) / self.bandwidth_, axis=0)
+        scaled = (X - self.center_) / self.bandwidth_
         if self.method == "exact":
             self.data_ = scaled
             return

@@ -19,9 +19,9 @@ Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
 KNOTS = 4096  # a table has this many knots, whatever the number of rows; more only where gaps in the data ask for them
-MOST_KNOTS = 1 << 18
+MOST_KNOTS = 1 << 17
 SPACING = 0.1  # of the first knots where data are, in bandwidths
-REACH = 4e6  # standard deviations from the data to the last knot, unless the tail is a single kernel before
+REACH = 4e6  # standard deviations from the data to the last knot, unless a tail is a single kernel before
 CELL, NODES = 0.5, 16  # this many Chebyshev nodes stand for the data in a cell: error below 1e-12 up to FAR
 FAR = 8.0
 CUT = 100.0  # a kernel e^{−CUT/2} times the nearest one adds nothing, even 1e10 of them
@@ -88,6 +88,12 @@ def tabulate(data: Vector, tolerance: float = 1e-6) -> Table:
     True
     """
     points = _Points.of(data)
+    gaps = int(np.count_nonzero(np.diff(points.data) > 4))
+    if 60 * gaps > MOST_KNOTS:
+        raise InputError(
+            f"the bandwidth is too small for a table: {gaps:,} gaps between the data are wider than 4 bandwidths, too "
+            f"many for {MOST_KNOTS:,} knots; take a larger bandwidth or method='exact'"
+        )
     seen = _without_single_kernels(points.seen_from(_first_knots(data)), points, tolerance)
     while True:
         errors = _interpolation_errors(seen)
@@ -98,11 +104,6 @@ def tabulate(data: Vector, tolerance: float = 1e-6) -> Table:
                 break
             split[np.argsort(errors)[-spare:]] = True
         left, right = seen.u[:-1][split], seen.u[1:][split]
-        if len(seen.u) + len(left) > MOST_KNOTS:
-            raise InputError(
-                f"the bandwidth is too small for a table: the data span {data[-1] - data[0]:.3g} bandwidths and would "
-                f"need more than {MOST_KNOTS:,} knots; take a larger bandwidth or method='exact'"
-            )
         seen = seen.merged(points.seen_from(left + 0.5 * (right - left)))
     return _interpolate(seen, float(errors.max()) + 0.25 * tolerance, float(points.counts.sum()))
 
@@ -204,7 +205,7 @@ def _first_knots(data: Vector) -> Vector:
         (np.append(cells[:-1][breaks], cells[-1]) + 1) * width,
         np.append(cells[0], cells[1:][breaks]) * width,
     )
-    doubling = 2.0 ** np.arange(-3, np.ceil(np.log2(REACH * data.std() + 16)) + 1)
+    doubling = 2.0 ** np.arange(-3, np.ceil(np.log2(REACH * (data.std() + 1))) + 1)
     pieces = [
         (cells[:, None] * width + SPACING * np.arange(8)).ravel(),
         starts,
