@@ -1,6 +1,7 @@
 """Bandwidths of one-dimensional Gaussian kernel density estimates, in units of the data."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from scipy.optimize import brentq
 from dose_ood.errors import InputError
 
 Vector = NDArray[np.float64]
+Rule = Literal["scott", "silverman", "isj"]
 
 
 def scott(x: Vector) -> float:
@@ -20,12 +22,12 @@ def scott(x: Vector) -> float:
     >>> scott(np.array([-1.0, 0.0, 1.0])) == 3 ** (-1 / 5)
     True
     """
-    return float(x.std(ddof=1)) * len(x) ** -0.2
+    return float(x.std(ddof=1) * len(x) ** -0.2)
 
 
 def silverman(x: Vector) -> float:
     """The standard deviation times (3n/4)^(−1/5), as in SciPy."""
-    return float(x.std(ddof=1)) * (0.75 * len(x)) ** -0.2
+    return float(x.std(ddof=1) * (0.75 * len(x)) ** -0.2)
 
 
 def isj(x: Vector, bins: int = 4096) -> float:
@@ -71,4 +73,4 @@ def isj(x: Vector, bins: int = 4096) -> float:
     return float(np.sqrt(t) * (edges[-1] - edges[0]))
 
 
-RULES: dict[str, Callable[[Vector], float]] = {"scott": scott, "silverman": silverman, "isj": isj}
+RULES: dict[Rule, Callable[[Vector], float]] = {"scott": scott, "silverman": silverman, "isj": isj}

@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from dose_ood.density.bandwidth import RULES
+from dose_ood.density.bandwidth import RULES, Rule
 from dose_ood.density.base import DensityOfStates, Matrix, Vector
 from dose_ood.density.logkde import Table, log_kde, tabulate
 from dose_ood.errors import InputError
@@ -56,7 +56,7 @@ class ProductKDE(DensityOfStates):
     def __init__(
         self,
         *,
-        bandwidth: Literal["scott", "silverman", "isj"] | float | Sequence[float] = "scott",
+        bandwidth: Rule | float | Sequence[float] = "scott",
         method: Literal["table", "exact"] = "table",
         tolerance: float = 1e-6,
         discard: float = 0.05,

@@ -37,13 +37,14 @@ def log_kde(data: Vector, u: Vector) -> Vector:
     >>> log_kde(np.zeros(7), np.array([0.0, 1.0])) + LOG_2PI / 2
     array([ 0. , -0.5])
     """
-    result = np.empty(len(u))
+    result: Vector = np.empty(len(u))
     step = max(1, BLOCK // len(data))
     for start in range(0, len(u), step):
         exponents = -0.5 * (u[start : start + step, None] - data) ** 2
         top = exponents.max(axis=1)
         result[start : start + step] = top + np.log(np.exp(exponents - top[:, None]).sum(axis=1))
-    return result - np.log(len(data)) - LOG_2PI / 2
+    result -= np.log(len(data)) + LOG_2PI / 2
+    return result
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Table:
         piece = np.searchsorted(self.knots, u, side="right")
         distance = u - self.knots[np.maximum(piece - 1, 0)]
         constant, linear, square, cube = self.cubics
-        result = cube[piece]
+        result: Vector = cube[piece]
         for coefficient in (square, linear, constant):
             result *= distance
             result += coefficient[piece]
@@ -199,23 +200,17 @@ def _moments(u: Vector, nearest: Vector, z: Vector, w: Vector) -> Matrix:
 def _first_knots(data: Vector) -> Vector:
     """Knots at equal distances where data are, at doubling distances into every gap and both tails."""
     width = 8 * SPACING
-    cells = np.unique(np.floor(data / width)[:, None] + [-1, 0, 1])
+    cells = np.unique(np.unique(np.floor(data / width))[:, None] + [-1, 0, 1])
     breaks = np.diff(cells) > 1
-    starts, ends = (
-        (np.append(cells[:-1][breaks], cells[-1]) + 1) * width,
-        np.append(cells[0], cells[1:][breaks]) * width,
-    )
+    starts = (np.append(cells[:-1][breaks], cells[-1]) + 1) * width
+    ends = np.append(cells[0], cells[1:][breaks]) * width
     doubling = 2.0 ** np.arange(-3, np.ceil(np.log2(REACH * (data.std() + 1))) + 1)
-    pieces = [
-        (cells[:, None] * width + SPACING * np.arange(8)).ravel(),
-        starts,
-        ends[0] - doubling,
-        starts[-1] + doubling,
-    ]
+    among = (cells[:, None] * width + SPACING * np.arange(8)).ravel()
+    pieces = [among, starts, ends[0] - doubling, starts[-1] + doubling]
     for start, end in zip(starts[:-1], ends[1:], strict=True):
         steps = doubling[doubling < (end - start) / 2]
         pieces += [start + steps, end - steps]
-    knots = np.unique(np.concatenate(pieces))
+    knots: Vector = np.unique(np.concatenate(pieces))
     return knots[np.diff(knots, prepend=-np.inf) > 1e-9 * (1 + np.abs(knots))]
 
 
@@ -244,7 +239,8 @@ def _interpolation_errors(seen: _Seen) -> Vector:
         fourth_b = b.fourth + 4 * moved * b.third + 6 * moved**2 * b.second + moved**4
         raw = np.maximum(a.fourth, d * fourth_b)
         fourth = raw + 4 * moved * raw**0.75 + 6 * moved**2 * second
-        return np.nan_to_num(width**4 / 384 * np.maximum(fourth, 3 * second**2), nan=np.inf)
+        errors: Vector = width**4 / 384 * np.maximum(fourth, 3 * second**2)
+    return np.nan_to_num(errors, nan=np.inf)
 
 
 def _interpolate(seen: _Seen, error: float, count: float) -> Table:

@@ -1,0 +1,49 @@
+# Every target sets up what it needs: a virtual environment with the locked dependencies.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test test-slow check format bench docs lock clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | column -t -s "$$(printf '\t')"
+
+$(READY): requirements.lock pyproject.toml
+	@echo "Setting up $(VENV) (once; about a minute)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(READY)
+
+demo: $(READY) ## find what likelihood cannot: a table of statistics, six methods, a report
+	$(BIN)/python examples/demo.py --output demo
+
+test: $(READY) ## the default tests, the doctests and the README's code, on all cores
+	$(BIN)/pytest -m "not slow" --numprocesses 2 --quiet
+
+test-slow: $(READY) ## the tests that take minutes
+	$(BIN)/pytest -m slow --quiet
+
+check: $(READY) ## format, lint, types
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+
+format: $(READY) ## put the code into its format
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench: $(READY) ## races against SciPy, scikit-learn, KDEpy and PyOD, kept in results/
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-bench.lock
+	$(BIN)/python benchmarks/table.py --output results/table.json
+
+docs: $(READY) ## build the documentation into site/
+	$(BIN)/mkdocs build --strict --quiet
+
+lock: ## write the lock files anew from pyproject.toml
+	$(PYTHON) tools/lock.py
+
+clean: ## remove everything that was built
+	rm -rf $(VENV) site demo build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

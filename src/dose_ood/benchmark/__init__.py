@@ -1,0 +1,1 @@
+"""How well do methods tell data apart? Metrics, and problems whose answer is known."""

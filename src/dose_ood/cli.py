@@ -1,0 +1,406 @@
+"""The command line: parse, call, print."""
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import pyarrow as pa
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+import dose_ood
+from dose_ood.decision.selection import discoveries
+from dose_ood.density.bandwidth import RULES, Rule
+from dose_ood.density.base import DensityOfStates
+from dose_ood.density.kde import ProductKDE
+from dose_ood.density.registry import ESTIMATORS
+from dose_ood.density.svm import WhitenedSVM
+from dose_ood.detector import Detector
+from dose_ood.errors import DoseWarning, InputError
+from dose_ood.statistics import Batch, OnBad, Statistics, stream
+from dose_ood.tables import TableSink, row_count
+from dose_ood.terminal import as_json, histogram
+from dose_ood.theory import Ranking, rank_bandwidths, rank_nus, rank_statistics
+
+app = typer.Typer(
+    name="dose",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="""Know when a trained model should not be trusted.
+
+    DoSE asks how *typical* the statistics of a sample are, given those of the training data. All it needs is a table:
+    one row a sample, one named column a statistic (log-likelihood, rate, perplexity, feature norm, ...), as .parquet,
+    .csv, .csv.gz or .npz.
+
+    **Start here**: `dose fit train.parquet --held-out val.parquet -o detector/`, then
+    `dose score detector/ new.parquet -o scores.parquet`.
+    """,
+)
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+Method = Literal["kde", "svm", "likelihood", "typicality", "waic", "likelihood_ratio"]
+Subject = Literal["statistics", "bandwidth", "nu"]
+
+DetectorPath = Annotated[Path, typer.Argument(help="A directory that `dose fit` made.", show_default=False)]
+TablePath = Annotated[
+    Path, typer.Argument(help="The table to judge: .parquet, .csv, .csv.gz or .npz.", show_default=False)
+]
+HeldOut = Annotated[
+    Path, typer.Option("--held-out", help="Table of samples the model was *not* trained on.", show_default=False)
+]
+Columns = Annotated[
+    list[str] | None, typer.Option("--statistic", "-s", help="A column to use; repeat for more. Default: see above.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+BadRows = Annotated[
+    OnBad,
+    typer.Option(
+        help="A row with a missing, infinite or non-numeric value: *refuse* the table, or *flag* the row as atypical."
+    ),
+]
+
+
+@app.command()
+def fit(
+    train: Annotated[Path, typer.Argument(help="Table of the training samples' statistics.", show_default=False)],
+    held_out: HeldOut,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Directory to write.", show_default=False)],
+    method: Annotated[Method, typer.Option("--method", "-m", help="The density of states, or a baseline.")] = "kde",
+    statistic: Columns = None,
+    discard: Annotated[float, typer.Option(help="Share of held-out samples below the threshold.")] = 0.05,
+    bandwidth: Annotated[str, typer.Option(help="kde: scott, silverman, isj, or a factor of the spread.")] = "scott",
+    nu: Annotated[float, typer.Option(help="svm: share of training samples outside the support.")] = 0.5,
+    json: AsJson = False,
+) -> None:
+    """Learn what is typical from a table, and calibrate it on held-out rows.
+
+    Uses every column by default for `kde` and `svm`; a baseline takes the columns named after log-likelihoods
+    (`like`, `iwae`, `0/like` ..., `background/like`).
+
+    The check for memorisation compares held-out scores with training scores: if they differ by more than chance
+    explains, the model has probably memorised its training data, and its scores on new data will be too low.
+    """
+    names = statistic or None
+    with progress() as bar:
+        rows, fresh = read(train, names, bar), read(held_out, names, bar)
+        task = bar.add_task(f"fitting {method}", total=None)
+        detector = Detector.fit(rows, fresh, make_estimator(method, discard, bandwidth, nu), names)
+        bar.remove_task(task)
+    detector.save(output)
+    show(describe(detector), json, lambda: print_detector(detector, output))
+
+
+@app.command()
+def score(
+    detector: DetectorPath,
+    table: TablePath,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help=".parquet, .csv or .csv.gz file to write.", show_default=False)
+    ],
+    keep: Annotated[list[str] | None, typer.Option(help="A column to copy to the output; repeat for more.")] = None,
+    on_bad_row: BadRows = "refuse",
+    rate: Annotated[float, typer.Option("--fdr", help="False-discovery rate for the summary's cut of p-values.")] = 0.1,
+    json: AsJson = False,
+) -> None:
+    """Score every row of a table: `score`, `p_value`, `is_typical`, `is_bad`.
+
+    Reads, scores and writes batch by batch, so memory does not grow with rows. The output appears when it is complete.
+
+    A p-value is the share of held-out rows that are no more typical. `is_typical` compares with the threshold chosen
+    at `fit`. To pick rows out of a whole batch, use the cut that the summary gives for a false-discovery rate.
+    """
+    model = Detector.load(detector)
+    kept = keep or []
+    clash = sorted(set(kept) & {"score", "p_value", "is_typical", "is_bad"})
+    if clash:
+        raise InputError(f"cannot keep a column called {clash[0]!r}: the output has one of its own")
+    calibration = model.estimator.calibration_scores_
+    ranks = np.zeros(len(calibration) + 2, dtype=np.int64)
+    atypical = bad = 0
+    with progress() as bar, TableSink(output) as sink:
+        for batch in batches(table, model.statistics, bar, on_bad_row, kept):
+            found = model.score(batch.statistics)
+            columns = found.to_arrow()
+            sink.write(pa.record_batch([*batch.kept.columns, *columns.columns], names=[*kept, *columns.schema.names]))
+            atypical += int((~found.is_typical).sum())
+            bad += int(found.is_bad.sum())
+            ranks += np.bincount(np.rint(found.p_value * (len(calibration) + 1)).astype(np.int64), minlength=len(ranks))
+    rows = int(ranks.sum())
+    cut, chosen = discoveries(np.arange(len(ranks)) / (len(calibration) + 1), ranks, rate)
+    summary = {
+        "rows": rows,
+        "atypical": atypical,
+        "bad": bad,
+        "threshold": model.estimator.offset_,
+        "fdr": {"rate": rate, "p_value_at_most": cut, "rows": chosen},
+        "output": str(output),
+    }
+
+    def text() -> None:
+        out.print(
+            f"{rows:,} rows scored, {atypical:,} atypical ({atypical / rows:.1%}){f', {bad:,} bad' if bad else ''}"
+        )
+        if chosen:
+            out.print(f"at a false-discovery rate of {rate:.0%}: the {chosen:,} rows with p_value ≤ {cut:.4g}")
+        else:
+            out.print(f"at a false-discovery rate of {rate:.0%}: none")
+        out.print(f"written to {output}")
+
+    show(summary, json, text)
+
+
+@app.command()
+def explain(
+    detector: DetectorPath,
+    table: TablePath,
+    row: Annotated[int, typer.Option("--row", "-r", min=0, help="Row to explain, counted from 0.")] = 0,
+    json: AsJson = False,
+) -> None:
+    """Say which statistics made a row atypical.
+
+    A contribution is what a statistic adds to the score; contributions of the KDE add up to it. The percentile is the
+    share of held-out rows to which this statistic adds no more: small = damning.
+    """
+    model = Detector.load(detector)
+    found = model.explain(one_row(table, model.statistics, row))[0]
+
+    def text() -> None:
+        out.print(f"row {row}: {found.summary}")
+        grid = Table("statistic", "value", "contribution", "percentile among held-out rows")
+        for part in found.parts:
+            grid.add_row(part.name, f"{part.value:.6g}", f"{part.contribution:.4f}", f"{part.percentile:.2%}")
+        out.print(grid)
+        out.print(f"score {found.score:.4f}, threshold {model.estimator.offset_:.4f}")
+
+    show(asdict(found) | {"row": row, "summary": found.summary}, json, text)
+
+
+@app.command()
+def inspect(detector: DetectorPath, json: AsJson = False) -> None:
+    """Show what a detector is: statistics, threshold, memorisation check, and a histogram of held-out scores."""
+    model = Detector.load(detector)
+    show(describe(model), json, lambda: print_detector(model, detector))
+
+
+@app.command()
+def drift(
+    detector: DetectorPath,
+    table: TablePath,
+    size: Annotated[int | None, typer.Option(help="Rows in a group. Default: the whole table is one group.")] = None,
+    alpha: Annotated[float, typer.Option(help="Share of groups without drift that may be flagged.")] = 0.01,
+    json: AsJson = False,
+) -> None:
+    """Test whether groups of rows, rather than single rows, have drifted.
+
+    A group is atypical if its mean score is further from that of the training rows than groups of held-out rows are.
+    This finds shifts too small to see in any single row. Exits with 1 if any group has drifted.
+    """
+    model = Detector.load(detector)
+    with progress() as bar:
+        parts = [model.score(batch.statistics).score for batch in batches(table, model.statistics, bar, "flag")]
+    scores = np.concatenate(parts)
+    found = model.group_test(size or len(scores), alpha).stream(scores)
+
+    def text() -> None:
+        out.print(found.summary)
+        grid = Table("group", "first row", "gap", "threshold", "p-value", "")
+        shown = np.argsort(found.p_values, kind="stable")[:10]
+        for i in sorted(shown):
+            mark = "drifted" if found.drifted[i] else ""
+            values = (f"{found.gaps[i]:.4f}", f"{found.threshold:.4f}", f"{found.p_values[i]:.4g}")
+            grid.add_row(str(i), str(i * found.size), *values, mark)
+        if len(found.gaps) > len(shown):
+            out.print("the ten least typical groups:")
+        out.print(grid)
+
+    show(asdict(found) | {"summary": found.summary}, json, text)
+    if found.drifted.any():
+        raise typer.Exit(1)
+
+
+@app.command()
+def rank(
+    train: Annotated[Path, typer.Argument(help="Table of the training samples' statistics.", show_default=False)],
+    held_out: HeldOut,
+    by: Annotated[Subject, typer.Option(help="What to rank.")] = "statistics",
+    value: Annotated[list[str] | None, typer.Option(help="A bandwidth or ν to try; repeat for more.")] = None,
+    statistic: Columns = None,
+    json: AsJson = False,
+) -> None:
+    """Rank statistics, bandwidths or values of ν by the bias/variance bound, from in-distribution data alone.
+
+    The bound says how tightly in-distribution data fill the typical set; lower is better. It often cannot tell
+    candidates apart, and then says so: keep them all.
+    """
+    with progress() as bar:
+        tables = [read(path, statistic or None, bar) for path in (train, held_out)]
+    names = tables[0].names
+    rows, fresh = tables[0].values, tables[1].select(names).values
+    if by == "statistics":
+        found = rank_statistics(names, rows, fresh)
+    elif by == "bandwidth":
+        found = rank_bandwidths([as_bandwidth(v) for v in value or ["scott", "silverman", "0.05", "0.5"]], rows, fresh)
+    else:
+        found = rank_nus([as_number("--value", v) for v in value or ["0.05", "0.1", "0.5"]], rows, fresh)
+    show(
+        {"candidates": [asdict(c) for c in found.candidates], "summary": found.summary},
+        json,
+        lambda: print_ranking(found),
+    )
+
+
+@app.callback(invoke_without_command=True)
+def version(show_version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    """Know when a trained model should not be trusted."""
+    if show_version:
+        out.print(dose_ood.__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command; what is wrong with the input is said in one sentence on standard error, with exit code 2."""
+    warnings.showwarning = lambda message, *_, **__: err.print(f"[yellow]warning:[/] {message}")
+    warnings.simplefilter("default", DoseWarning)
+    try:
+        app()
+    except (InputError, OSError) as error:
+        err.print(f"[red]dose:[/] {error}", markup=True)
+        sys.exit(2)
+
+
+def make_estimator(method: str, discard: float, bandwidth: str, nu: float) -> DensityOfStates:
+    """The estimator of a method, with the parameters that concern it."""
+    if method == ProductKDE.kind:
+        return ProductKDE(bandwidth=as_bandwidth(bandwidth), discard=discard)
+    if method == WhitenedSVM.kind:
+        return WhitenedSVM(nu=nu, discard=discard)
+    estimator: DensityOfStates = ESTIMATORS[method](discard=discard)
+    return estimator
+
+
+def as_bandwidth(text: str) -> Rule | float:
+    """A rule's name or a number."""
+    return next((rule for rule in RULES if rule == text), None) or as_number("a bandwidth", text)
+
+
+def as_number(name: str, text: str) -> float:
+    """A number, or one sentence about what came instead."""
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"{name} must be a number, got {text!r}") from None
+
+
+@contextmanager
+def progress() -> Iterator[Progress]:
+    """A progress bar on standard error, which leaves no trace."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True) as bar:
+        yield bar
+
+
+def batches(
+    path: Path, names: Sequence[str] | None, bar: Progress, on_bad: OnBad, keep: Sequence[str] = ()
+) -> Iterator[Batch]:
+    """The batches of a file, while a bar shows how far they have come."""
+    source = stream(path, names, keep=keep, on_bad=on_bad)
+    task = bar.add_task(f"reading {path.name}", total=row_count(path))
+    for batch in source:
+        yield batch
+        bar.advance(task, len(batch.statistics))
+    bar.remove_task(task)
+
+
+def read(path: Path, names: Sequence[str] | None, bar: Progress) -> Statistics:
+    """A whole table."""
+    return Statistics.concat([batch.statistics for batch in batches(path, names, bar, "refuse")])
+
+
+def one_row(path: Path, names: Sequence[str], row: int) -> Statistics:
+    """A single row of a table."""
+    for batch in stream(path, names, on_bad="flag"):
+        position = row - batch.first_row
+        if position < len(batch.statistics):
+            return Statistics(tuple(names), batch.statistics.values[position : position + 1], "flag")
+        rows = batch.first_row + len(batch.statistics)
+    raise InputError(f"{path} has {rows:,} rows, counted from 0: there is no row {row:,}")
+
+
+def show(value: Mapping[str, object], json: bool, text: Callable[[], None]) -> None:
+    """Print a result for a machine or for a person."""
+    if json:
+        out.print(as_json(value), markup=False)
+    else:
+        text()
+
+
+def describe(detector: Detector) -> dict[str, object]:
+    """What `inspect --json` prints."""
+    estimator = detector.estimator
+    return {
+        "method": estimator.kind,
+        "statistics": detector.statistics,
+        "parameters": estimator.get_params(),
+        "threshold": estimator.offset_,
+        "rows": {"train": estimator.n_train_, "held_out": len(estimator.calibration_scores_)},
+        "memorisation": asdict(estimator.memorisation()) | {"high": estimator.memorisation().high},
+        "facts": facts(estimator),
+        "provenance": detector.provenance,
+    }
+
+
+def facts(estimator: DensityOfStates) -> dict[str, object]:
+    """What a density says about itself."""
+    if isinstance(estimator, ProductKDE):
+        return {
+            "largest error (nats)": float(estimator.max_error_.sum()),
+            "bandwidths": estimator.bandwidth_.tolist(),
+            "knots": len(estimator.knots_),
+        }
+    if isinstance(estimator, WhitenedSVM):
+        return {"rank": estimator.rank_, "landmarks": len(estimator.landmarks_), "duality gap": estimator.duality_gap_}
+    return {}
+
+
+def print_detector(detector: Detector, path: Path) -> None:
+    """What `inspect` and `fit` print."""
+    estimator, check = detector.estimator, detector.estimator.memorisation()
+    verdict = "[yellow]high: has the model memorised its training data?[/]" if check.high else "no sign of memorisation"
+    grid = Table.grid(padding=(0, 2))
+    grid.add_row("method", estimator.kind)
+    grid.add_row("statistics", ", ".join(detector.statistics))
+    grid.add_row("rows", f"{estimator.n_train_:,} to fit, {len(estimator.calibration_scores_):,} held out")
+    grid.add_row("threshold", f"{estimator.offset_:.6g} (discards {estimator.discard:.1%} of held-out rows)")
+    grid.add_row(
+        "memorisation",
+        f"ECE {check.ece:.2%}, by chance {check.by_chance:.2%} (95 %: {check.by_chance_95:.2%}), "
+        f"p = {check.p_value:.2g}: {verdict}",
+    )
+    for name, value in facts(estimator).items():
+        numbers = value if isinstance(value, list) else [value]
+        grid.add_row(name, ", ".join(f"{number:.4g}" for number in numbers))
+    out.print(f"[bold]{path}[/]")
+    out.print(grid)
+    out.print("\nscores of held-out rows, from the least to the most typical")
+    out.print(histogram(estimator.calibration_scores_, estimator.offset_), markup=False)
+
+
+def print_ranking(ranking: Ranking) -> None:
+    """What `rank` prints."""
+    grid = Table("candidate", "bound", "95 % interval", "above the best by")
+    for candidate in ranking.candidates:
+        low, high = candidate.interval
+        grid.add_row(
+            candidate.name, f"{candidate.bound.value:.4g}", f"{low:.4g} to {high:.4g}", f"{candidate.excess:.4g}"
+        )
+    out.print(grid)
+    out.print(ranking.summary)
