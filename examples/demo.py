@@ -22,11 +22,11 @@ from dose_ood.report import code, figure, page, section, table
 
 STATISTICS = ("norm", "like", "first", "max")
 OUTLIERS = {
-    "near the origin": {"scale": 0.1},
-    "a little too close": {"scale": 0.85},
-    "a little too far": {"scale": 1.15},
-    "off along one axis": {"shift": 6.0},
-}
+    "near the origin": (0.1, 0.0),
+    "a little too close": (0.85, 0.0),
+    "a little too far": (1.15, 0.0),
+    "off along one axis": (1.0, 6.0),
+}  # scale and shift
 COUNTS = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000)
 console = Console(highlight=False)
 
@@ -90,7 +90,10 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     begin = time.perf_counter()
     train, held_out, fresh = gaussian(54_000), gaussian(6_000, seed=1), gaussian(5_000, seed=2)
-    outliers = {name: gaussian(2_000, seed=3 + i, **how) for i, (name, how) in enumerate(OUTLIERS.items())}
+    outliers = {
+        name: gaussian(2_000, scale=scale, shift=shift, seed=3 + i)
+        for i, (name, (scale, shift)) in enumerate(OUTLIERS.items())
+    }
     for name, part in {
         "train": train,
         "held_out": held_out,

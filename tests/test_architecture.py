@@ -218,7 +218,10 @@ def test_the_package_needs_nothing_optional():
     python(f"optional = {OPTIONAL}", NOT_INSTALLED, *(f"import {name}" for name in right))
 
 
-def test_importing_the_package_does_not_import_what_it_may_not_need():
+def test_importing_the_package_imports_what_it_always_needs_and_nothing_else():
+    # scikit-learn itself imports pandas and rich wherever they are installed.
+    needed = python("import pyarrow, safetensors.numpy, scipy, sklearn.svm, sys", "print(*sys.modules)").split()
     loaded = python("import dose_ood, sys", "print(*sys.modules)").split()
-    # pandas is scikit-learn's doing, which imports it wherever it is installed.
-    assert not {*OPTIONAL, *NOT_FOR_A_LIBRARY} & set(loaded) - {"pandas"}
+    extra = {name.partition(".")[0] for name in {*loaded} - {*needed}} - {name.partition(".")[0] for name in needed}
+    assert not extra & {*OPTIONAL, *NOT_FOR_A_LIBRARY}
+    assert extra - sys.stdlib_module_names <= {"dose_ood"}

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from hypothesis.extra import numpy as hnp
 
 from dose_ood import storage
 from dose_ood.density.base import DensityOfStates
-from dose_ood.density.registry import COMMON, ESTIMATORS, LEARNED, estimator_from_state, estimator_state
+from dose_ood.density.registry import COMMON, ESTIMATORS, LEARNED, State, estimator_from_state, estimator_state
 from dose_ood.errors import DoseWarning, InputError
 from dose_ood.noise import generator
 from dose_ood.storage import Spec, check, load, save
@@ -751,6 +752,11 @@ def fitted(kind: str, **params: object) -> DensityOfStates:
     return ESTIMATORS[kind](**params).fit(ROWS[:200]).calibrate(HELD_OUT)
 
 
+@cache
+def state_of(kind: str) -> State:
+    return estimator_state(fitted(kind))
+
+
 def saved_and_loaded(path: Path, estimator: DensityOfStates) -> DensityOfStates:
     kind, params, tensors = estimator_state(estimator)
     save(path, {"estimator": {"kind": kind, "params": params}}, {"estimator": tensors}, kind=KIND)
@@ -848,7 +854,7 @@ def test_what_is_not_registered_not_fitted_or_not_state_is_not_saved():
 
 @every_kind
 def test_parameters_are_checked_by_name(kind):
-    _, params, tensors = estimator_state(fitted(kind))
+    _, params, tensors = state_of(kind)
     for change, says in [
         ({"evil": 1}, "'evil' is not a parameter"),
         ({"self": 1}, "'self' is not a parameter"),
@@ -867,7 +873,7 @@ def test_parameters_are_checked_by_name(kind):
 
 @every_kind
 def test_every_attribute_is_checked_by_name(kind):
-    _, params, tensors = estimator_state(fitted(kind))
+    _, params, tensors = state_of(kind)
     for name, array in tensors.items():
         rest = {other: tensors[other] for other in tensors if other != name}
         bad = [array[None], array.astype(np.float32), array.astype(str)]
@@ -908,14 +914,14 @@ def test_every_attribute_is_checked_by_name(kind):
     ],
 )
 def test_states_that_no_fit_leaves_are_refused(kind, name, change):
-    _, params, tensors = estimator_state(fitted(kind))
+    _, params, tensors = state_of(kind)
     with pytest.raises(InputError, match=f"{kind}: (.*{name[:6]}|[a-z_]+ must have shape)"):
         estimator_from_state(kind, params, tensors | {name: change(tensors[name])})
 
 
 @pytest.mark.parametrize("column", [3, -4, 2**62])
 def test_a_column_that_is_not_there_is_refused(column):
-    kind, params, tensors = estimator_state(fitted("likelihood"))
+    kind, params, tensors = state_of("likelihood")
     with pytest.raises(InputError, match="cannot score a row"):
         estimator_from_state(kind, params | {"column": column}, tensors)
 
@@ -923,7 +929,7 @@ def test_a_column_that_is_not_there_is_refused(column):
 @every_kind
 def test_a_mutated_state_is_refused_or_works(kind):
     random = generator(f"state of {kind}")
-    _, params, tensors = estimator_state(fitted(kind))
+    _, params, tensors = state_of(kind)
     for _ in range(60):
         name = str(random.choice(list(tensors)))
         array = tensors[name].copy()

@@ -130,7 +130,7 @@ def test_the_bootstrap_is_paired():
 
 
 def test_intervals_cover_the_truth_and_the_set_holds_the_best():
-    random, runs, sigmas = generator("coverage"), 100, (1.0, 1.05, 1.1, 1.2)
+    random, runs, sigmas = generator("coverage"), 60, (1.0, 1.05, 1.1, 1.2)
     truth = {str(sigma): _kl(0.0, sigma) ** 2 + _variance(0.0, sigma) for sigma in sigmas}
     best = min(truth, key=lambda name: truth[name])
     covered = held = 0
@@ -169,12 +169,12 @@ def test_statistics_are_ranked_by_the_variance_of_their_log_density():
 
 def test_statistics_of_one_law_cannot_be_told_apart():
     """What the paper found for its statistics."""
-    random, runs, alike = generator("alike"), 100, 0
+    random, runs, alike = generator("alike"), 40, 0
     for run in range(runs):
-        rows = norm.logpdf(random.normal(size=(1000, 5)))
+        rows = norm.logpdf(random.normal(size=(500, 5)))
         found = rank({str(j): rows[:, j] for j in range(5)}, ENTROPY, draws=200, seed=run)
         alike += len(found.indistinguishable) == 5
-    assert alike >= binom.ppf(1e-4, runs, 0.92)
+    assert alike >= binom.ppf(1e-4, runs, 0.9)
 
 
 @pytest.mark.parametrize("scale", [[1e6, 1e-3, 5.0], [-1.0, 2.0, -1e4]])
@@ -200,7 +200,7 @@ def test_one_entropy_for_all_statistics_would_rank_their_units():
 
 def test_degenerate_bandwidths_are_rejected():
     random = generator("bandwidths")
-    train, held_out = random.normal(size=(500, 2)), random.normal(size=(400, 2))
+    train, held_out = random.normal(size=(300, 2)), random.normal(size=(300, 2))
     found = rank_bandwidths([1e-4, 0.01, "scott", 0.4, 30.0], train, held_out)
     order = [c.name for c in found.candidates]
     assert order[-1] == "0.0001"
@@ -229,7 +229,6 @@ def test_own_entropies_would_let_the_flattest_density_win():
 
 
 def test_nus_are_ranked():
-    pytest.importorskip("dose_ood.density.svm")
     random = generator("nus")
     found = rank_nus([0.01, 0.5], random.normal(size=(400, 2)), random.normal(size=(200, 2)))
     assert {c.name for c in found.candidates} == {"0.01", "0.5"}

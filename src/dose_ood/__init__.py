@@ -4,6 +4,7 @@ __version__ = "0.1.0"
 
 from dose_ood.density.baselines import WAIC, Likelihood, LikelihoodRatio, Typicality
 from dose_ood.density.kde import ProductKDE
+from dose_ood.density.svm import WhitenedSVM
 from dose_ood.detector import Detector, Scores
 from dose_ood.errors import DoseWarning, InputError
 from dose_ood.statistics import Statistics
@@ -19,4 +20,5 @@ __all__ = [
     "Scores",
     "Statistics",
     "Typicality",
+    "WhitenedSVM",
 ]

@@ -304,7 +304,7 @@ def as_number(name: str, text: str) -> float:
 def progress() -> Iterator[Progress]:
     """A progress bar on standard error, which leaves no trace."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True) as bar:
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
         yield bar
 
 
@@ -364,10 +364,16 @@ def facts(estimator: DensityOfStates) -> dict[str, object]:
         return {
             "largest error (nats)": float(estimator.max_error_.sum()),
             "bandwidths": estimator.bandwidth_.tolist(),
-            "knots": len(estimator.knots_),
+            "knots of the tables": len(estimator.knots_),
         }
     if isinstance(estimator, WhitenedSVM):
-        return {"rank": estimator.rank_, "landmarks": len(estimator.landmarks_), "duality gap": estimator.duality_gap_}
+        return {
+            "rank": estimator.rank_,
+            "directions dropped": len(estimator.null_directions_),
+            "kernels": len(estimator.centres_),
+            "relative duality gap": estimator.duality_gap_,
+            "of the full problem": estimator.full_duality_gap_,
+        }
     return {}
 
 
@@ -387,7 +393,7 @@ def print_detector(detector: Detector, path: Path) -> None:
     )
     for name, value in facts(estimator).items():
         numbers = value if isinstance(value, list) else [value]
-        grid.add_row(name, ", ".join(f"{number:.4g}" for number in numbers))
+        grid.add_row(name, ", ".join(f"{n:,}" if isinstance(n, int) else f"{n:.4g}" for n in numbers))
     out.print(f"[bold]{path}[/]")
     out.print(grid)
     out.print("\nscores of held-out rows, from the least to the most typical")

@@ -12,6 +12,7 @@ import pyarrow as pa
 import scipy
 import sklearn
 from numpy.typing import NDArray
+from sklearn.base import clone
 
 import dose_ood
 from dose_ood import storage
@@ -108,7 +109,7 @@ class Detector:
         train, held_out
             Statistics of the two parts of the training data.
         estimator
-            The density of states to fit.
+            The density of states; a copy of it is fitted.
         statistics
             The columns to use; by default those that suit the estimator (`default_statistics`).
         """
@@ -119,11 +120,11 @@ class Detector:
                 raise InputError(
                     f"row {table.bad.argmax()} of the {part} table has a value that is not a finite number"
                 )
-        estimator.fit(parts["train"].values).calibrate(parts["held_out"].values)
+        fitted: DensityOfStates = clone(estimator).fit(parts["train"].values).calibrate(parts["held_out"].values)
         data: dict[str, Json] = {
             part: {"rows": len(table), "sha256": _fingerprint(table)} for part, table in parts.items()
         }
-        return cls(names, estimator, {"data": data, "versions": _versions()})
+        return cls(names, fitted, {"data": data, "versions": _versions()})
 
     def score(self, table: Statistics) -> Scores:
         """Score each row. Bad rows are the least typical there are: a statistic that is NaN is itself atypical."""

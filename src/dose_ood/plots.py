@@ -44,7 +44,8 @@ def histograms(inlier: Statistics, outliers: Mapping[str, Statistics], bins: int
         for position, name in enumerate(inlier.names):
             axes = figure.add_subplot(rows, columns, position + 1)
             everything = np.concatenate([inlier[name], *(table[name] for table in outliers.values())])
-            edges = np.linspace(*np.quantile(everything, [0.001, 0.999]), bins + 1).tolist()
+            low, high = np.quantile(everything, [0.001, 0.999]).tolist()
+            edges = np.linspace(low, high, bins + 1).tolist()
             axes.hist(inlier[name], edges, density=True, color=INLIER, alpha=0.75, label="in-distribution")
             for colour, (label, table) in zip(OUTLIERS, outliers.items(), strict=False):
                 axes.hist(table[name], edges, density=True, histtype="step", linewidth=1.4, color=colour, label=label)
@@ -66,7 +67,7 @@ def decision_regions(
         figure = Figure(figsize=(3.4 * len(methods), 3.3), layout="constrained")
         both = [np.concatenate([inlier[name], outlier[name]]) for name in (x, y)]
         limits = [(values.min() - 0.2 * values.std(), values.max() + 0.2 * values.std()) for values in both]
-        across, up = np.meshgrid(*(np.linspace(*limit, grid) for limit in limits))
+        across, up = np.meshgrid(*(np.linspace(low, high, grid) for low, high in limits))
         points = np.stack([(across + up).ravel(), across.ravel(), up.ravel()], axis=1)
         for position, (label, method) in enumerate(methods.items()):
             axes = figure.add_subplot(1, len(methods), position + 1)
@@ -96,7 +97,7 @@ def score_distributions(train: Vector, held_out: Vector, outliers: Mapping[str, 
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(6.2, 3.0), layout="constrained")
         axes = figure.add_subplot()
-        low, high = np.quantile(held_out, 0.001), held_out.max()
+        low, high = float(np.quantile(held_out, 0.001)), float(held_out.max())
         edges = np.linspace(low - 1.5 * (high - low), high, 101).tolist()
         axes.hist(train, edges, density=True, color=INLIER, alpha=0.35, label="training")
         axes.hist(held_out, edges, density=True, color=INLIER, histtype="step", linewidth=1.4, label="held out")

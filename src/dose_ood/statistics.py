@@ -69,12 +69,13 @@ class Statistics:
         if not (values.flags.c_contiguous or values.flags.f_contiguous):
             values = values.copy()
         bad: Mask = np.broadcast_to(np.False_, (len(values),))
-        if not _all_finite(values):
-            bad = np.logical_not(np.isfinite(values).all(axis=1, keepdims=True))[:, 0]
+        finite = np.isfinite(values)
+        if not finite.all():
             if not flags:
                 row, column = _first_bad(values)
                 raise bad_cell(row, names[column], values[row, column], "the table")
-            values = np.where(np.isfinite(values), values, np.nan)
+            bad = np.logical_not(finite.all(axis=1, keepdims=True))[:, 0]
+            values = np.where(finite, values, np.nan)
         for name, value in (("names", names), ("values", values.view()), ("bad", bad.view())):
             object.__setattr__(self, name, value)
         self.values.flags.writeable = self.bad.flags.writeable = False
@@ -300,11 +301,6 @@ def _from_arrow(
         cell = table.column(position)[row].as_py()
         raise bad_cell(first_row + row, names[position], cell, where, hint)
     return statistics
-
-
-def _all_finite(values: Matrix) -> bool:
-    with np.errstate(over="ignore", invalid="ignore"):
-        return bool(np.isfinite(values.sum()) or np.isfinite(values).all())  # a finite sum has only finite terms
 
 
 def _first_bad(values: Matrix) -> tuple[int, int]:

@@ -94,13 +94,15 @@ def save(
     Examples
     --------
     >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp(), "scale")
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = Path(folder.name, "scale")
     >>> save(path, {"unit": "nats"}, {"estimator": {"mean_": np.array(0.5)}}, kind="scale")
     >>> sorted(file.name for file in path.iterdir())
     ['estimator.safetensors', 'scale.json']
     >>> found = load(path, kind="scale")
     >>> found.document, found.tensors["estimator"]["mean_"]
     ({'unit': 'nats'}, array(0.5))
+    >>> folder.cleanup()
     """
     target = _resolve(path)
     contents = {_tensor_file(name): _encode(name, arrays) for name, arrays in tensors.items()}

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import os
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -155,23 +156,16 @@ def _csv_reader(
     path: Path, convert: pa_csv.ConvertOptions, skip_blank: bool = True
 ) -> Iterator[pa_csv.CSVStreamingReader]:
     """Arrow's reader of a CSV file; in a file of one column, a blank line is a row without its value."""
-    ragged: list[pa_csv.InvalidRow] = []
-
-    def remember(row: pa_csv.InvalidRow) -> str:
-        ragged.append(row)
-        return "error"
-
-    parse = pa_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=skip_blank, invalid_row_handler=remember)
+    parse = pa_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=skip_blank)
     try:
         with explaining(f"cannot read {path} as CSV"), _bytes(path) as stream:
             yield pa_csv.open_csv(stream, pa_csv.ReadOptions(block_size=BLOCK_BYTES), parse, convert)
-    except InputError as error:
-        if not ragged:
+    except InputError as error:  # Arrow's handler of invalid rows would lose a row that is not UTF-8
+        ragged = re.search(r"Expected (\d+) columns, got (\d+)", str(error))
+        if ragged is None:
             raise
-        cells, expected = ragged[0].actual_columns, ragged[0].expected_columns
-        raise InputError(
-            f"{_ragged_row(path, expected)} of {path}: expected {expected} cells, as in the line of names, got {cells}"
-        ) from error
+        where = f"{_ragged_row(path, int(ragged[1]))} of {path}"
+        raise InputError(f"{where}: expected {ragged[1]} cells, as in the line of names, got {ragged[2]}") from error
 
 
 def _ragged_row(path: Path, cells: int) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dose_ood.density.kde import ProductKDE
+from dose_ood.density.svm import WhitenedSVM
 from dose_ood.errors import InputError
 from dose_ood.noise import generator
 
@@ -179,8 +180,8 @@ def rank(
     """Order candidates by their bound, and say which differences are real.
 
     The bootstrap is paired: every draw resamples the same held-out rows for all candidates. The entropy is held fixed.
-    Intervals of differences allow for all pairs (the largest studentised difference of the bootstrap), so candidates of
-    equal worth all stay in the set in about 95 of 100 cases; in about 90 if there are only some hundred held-out rows.
+    Intervals of differences allow for all pairs, since the best is the best by chance as well: candidates of equal worth
+    all stay in the set in 90 to 95 of 100 cases (measured with 500 and 3,000 held-out rows, 2 to 8 candidates).
 
     Parameters
     ----------
@@ -214,13 +215,13 @@ def rank(
         raise InputError(f"candidates must be scored on the same held-out rows, got {[len(row) for row in rows]} rows")
     values = _bootstrap(np.stack(rows, axis=1), s, draws, seed)
     low, high = np.quantile(values, [0.025, 0.975], axis=0).tolist()
-    margins = _margins(values).tolist()
+    excess_low, excess_high = _simultaneous(values)
     lowest = found[names[0]].value
     ranked = []
     for i, name in enumerate(names):
         excess = found[name].value - lowest
         if i < len(finite):
-            interval, excess_interval = (low[i], high[i]), (excess - margins[i], excess + margins[i])
+            interval, excess_interval = (low[i], high[i]), (excess_low[i], excess_high[i])
         else:
             interval = excess_interval = (math.inf, math.inf)
         ranked.append(Candidate(name, found[name], interval, excess, excess_interval))
@@ -295,8 +296,6 @@ def rank_nus(
     nus: Sequence[float], train: Matrix, held_out: Matrix, *, s: int = 1, draws: int = 1000, seed: int = 0
 ) -> Ranking:
     """Rank values of ν of `WhitenedSVM`, by the density its kernel expansion is."""
-    from dose_ood.density.svm import WhitenedSVM
-
     fitted = {str(nu): WhitenedSVM(nu=nu).fit(train) for nu in nus}
     return rank_densities(
         {name: svm.log_density(train) for name, svm in fitted.items()},
@@ -324,19 +323,24 @@ def _bootstrap(gaps: Matrix, s: int, draws: int, seed: int) -> Matrix:
     return result
 
 
-def _margins(values: Matrix) -> Vector:
-    """Half-widths of 95 % intervals of differences to the first column, which hold for all pairs of columns at once.
+def _simultaneous(values: Matrix) -> tuple[list[float], list[float]]:
+    """Ends of 95 % percentile intervals of differences to the first column, valid for all pairs of columns at once.
 
-    The first is the best only because it came out so; any pair might have been compared.
+    The first is the best only because it came out so; any pair might have been compared. The share cut off on either
+    side is the largest for which 95 % of the draws lie inside the intervals of every pair.
     """
-    centred = values - values.mean(axis=0)
-    largest = np.zeros(len(values))
-    for column in centred.T:
-        differences = np.abs(centred - column[:, None])
-        errors = np.sqrt((differences**2).mean(axis=0))
-        np.maximum(largest, (differences / np.where(errors > 0, errors, 1)).max(axis=1), out=largest)
-    result: Vector = np.quantile(largest, 0.95) * (centred - centred[:, :1]).std(axis=0)
-    return result
+    draws, columns = values.shape
+    outermost = np.full(draws, draws)
+    for i in range(columns):
+        differences = values[:, i + 1 :] - values[:, i : i + 1]
+        order = np.sort(differences, axis=0)
+        for j in range(differences.shape[1]):
+            below = np.searchsorted(order[:, j], differences[:, j], side="right")
+            above = draws - np.searchsorted(order[:, j], differences[:, j], side="left")
+            np.minimum(outermost, np.minimum(below, above), out=outermost)
+    cut = max(1, int(np.quantile(outermost, 0.05, method="lower")))
+    order = np.sort(values - values[:, :1], axis=0)
+    return order[cut - 1].tolist(), order[draws - cut].tolist()
 
 
 def _log_q(whose: str, values: ArrayLike) -> Vector:

@@ -42,7 +42,32 @@ def benjamini_hochberg(p_values: ArrayLike, rate: float) -> NDArray[np.bool_]:
         raise InputError(f"p_values must have one dimension, got shape {p.shape}")
     if not np.all((p >= 0) & (p <= 1)):  # refuses NaN too
         raise InputError(f"p_values must be in [0, 1], got {p[~((p >= 0) & (p <= 1))][0]}")
-    ordered = np.sort(p)
-    allowed = rate * np.arange(1, len(p) + 1) / len(p) * (1 + 1e-12)  # equality must survive rounding
-    passed = np.flatnonzero(ordered <= allowed)
-    return p <= ordered[passed[-1]] if len(passed) else np.zeros(len(p), dtype=np.bool_)
+    levels, counts = np.unique(p, return_counts=True)
+    cut, _ = discoveries(levels, counts, rate)
+    return p <= cut
+
+
+def discoveries(levels: ArrayLike, counts: ArrayLike, rate: float) -> tuple[float, int]:
+    """The largest p-value that `benjamini_hochberg` flags in a batch too large to hold, and how many rows it flags.
+
+    Conformal p-values have few distinct levels, so counting them is enough. If no row is flagged, the cut is −1.
+
+    Parameters
+    ----------
+    levels
+        Distinct p-values, upwards.
+    counts
+        Number of rows that have each.
+    rate
+        Bound on the false-discovery rate, in (0, 1).
+
+    Examples
+    --------
+    >>> discoveries([0.01, 0.03, 0.04, 0.9], [1, 1, 1, 1], 0.1)
+    (0.04, 3)
+    """
+    check_share("rate", rate)
+    p, below = np.asarray(levels, dtype=np.float64), np.cumsum(counts)
+    allowed = rate * below / max(1, below[-1] if len(below) else 0) * (1 + 1e-12)  # equality must survive rounding
+    passed = np.flatnonzero((p <= allowed) & (below > 0))
+    return (float(p[passed[-1]]), int(below[passed[-1]])) if len(passed) else (-1.0, 0)

@@ -16,12 +16,13 @@ Matrix = NDArray[np.float64]
 Positions = NDArray[np.intp]
 
 BLOCK = 32_000  # kernel values in a block: it stays in a core's cache
+SUPERBLOCK = 65_536  # rows whose factors are prepared at once
 SERIAL = 250_000  # multiplications in a block: below it, BLAS does not wake other threads
 JITTER = 1e-9  # added to the landmarks' kernel matrix
 PILOT_ROWS, PILOT_LANDMARKS = 5_000, 250
-POOL = 4_000  # rows among which landmarks are chosen
+POOL_ANY, POOL_SUPPORT = 1_000, 3_000  # rows among which landmarks are chosen: any, and of the pilot's support
 GAP, PILOT_GAP, MOST_STEPS = 1e-6, 1e-3, 40
-SHRINK = 0.3  # of the proximal weight after each solved subproblem
+SHRINK, GROW, MOST_TRIES = 0.3, 10.0, 8  # of the proximal weight after a solved subproblem, and after so many steps
 AUDIT_PAIRS, AUDIT_ROWS = 60_000_000, 1_000  # kernel values spent on the full kernel, but at least so many rows
 
 
@@ -42,23 +43,30 @@ def rbf(left: Matrix, right: Matrix) -> Matrix:
 
 
 class Blocks:
-    """Kernel values between rows and centres, a block at a time, always in the same memory."""
+    """Kernel values between rows and centres, a block at a time, always in the same memory.
+
+    Every block has the same number of rows, a multiple of 16, the last one being filled up: BLAS then treats all rows
+    alike, and what comes of a row does not depend on its neighbours, not even in its last bit.
+    """
 
     def __init__(self, centres: Matrix, gamma: float) -> None:
         self.gamma, self.right = gamma, centre(centres, gamma)
         width, count = self.right.shape
-        self.step = max(1, min(BLOCK, SERIAL // width) // count)
+        self.step = 16 * max(1, min(BLOCK, SERIAL // width) // (16 * count))
         self.memory = np.empty((self.step, count))
 
     def exponents(self, Z: Matrix) -> Iterator[tuple[slice, Matrix]]:
-        """Slices of the rows with their −γ|z − c|², which the next slice overwrites."""
-        left = query(Z, self.gamma)
-        for start in range(0, len(Z), self.step):
-            part = slice(start, min(start + self.step, len(Z)))
-            yield part, np.matmul(left[part], self.right, out=self.memory[: part.stop - start])
+        """Slices of the rows with their −γ|z − c|², which the next slice overwrites; the last is filled up."""
+        for start in range(0, len(Z), SUPERBLOCK):
+            left = query(Z[start : start + SUPERBLOCK], self.gamma)
+            rows = len(left)
+            left = np.vstack([left, np.zeros((-rows % self.step, left.shape[1]))])
+            for first in range(0, rows, self.step):
+                values = np.matmul(left[first : first + self.step], self.right, out=self.memory)
+                yield slice(start + first, start + min(first + self.step, rows)), values
 
     def kernel(self, Z: Matrix) -> Iterator[tuple[slice, Matrix]]:
-        """Slices of the rows with their exp(−γ|z − c|²), which the next slice overwrites."""
+        """Slices of the rows with their exp(−γ|z − c|²), which the next slice overwrites; the last is filled up."""
         for part, values in self.exponents(Z):
             yield part, np.exp(values, out=values)
 
@@ -66,7 +74,7 @@ class Blocks:
         """Σ_j weights[j] · exp(−γ|z − c_j|²) for every row z and every column of weights."""
         result = np.empty((len(Z), weights.shape[1]))
         for part, values in self.kernel(Z):
-            np.matmul(values, weights, out=result[part])
+            result[part] = (values @ weights)[: part.stop - part.start]
         return result
 
     def transposed_times(self, Z: Matrix, weights: Vector) -> Vector:
@@ -75,7 +83,7 @@ class Blocks:
         result = np.zeros(self.right.shape[1])
         weights = weights[used]
         for part, values in self.kernel(Z[used]):
-            result += weights[part] @ values
+            result += weights[part] @ values[: part.stop - part.start]
         return result
 
 
@@ -204,14 +212,18 @@ class LandmarkProblem:
         f = self.scores(v)
         state = _State(v, f, 0.0, alpha, v, alpha, weight)
         self._refill(state)
+        tries = 0
         for step in range(MOST_STEPS):
             found, apart = state.gaps(self.total)
             if found <= gap:
                 return state, found, step
-            if apart < found - apart:
-                state.previous, state.weight = state.alpha, state.weight * SHRINK
+            solved, stuck = apart < found - apart, tries == MOST_TRIES
+            if solved or stuck:
+                state.previous, state.weight = state.alpha, state.weight * (SHRINK if solved else GROW)
                 self._refill(state)
+                tries = 0
             self._newton(state)
+            tries += 1
         return state, state.gaps(self.total)[0], MOST_STEPS
 
     def _refill(self, state: _State) -> None:
@@ -261,7 +273,7 @@ def solve_landmarks(Z: Matrix, gamma: float, nu: float, count: int) -> LandmarkS
 
 def _solve(Z: Matrix, gamma: float, nu: float, count: int) -> LandmarkSolution:
     alpha, weight = _pilot(Z, gamma, nu)
-    pool = np.union1d(_evenly(np.ones(len(Z)), POOL // 2), _evenly(alpha, POOL // 2))
+    pool = np.union1d(_evenly(np.ones(len(Z)), POOL_ANY), _evenly(alpha, POOL_SUPPORT))
     landmarks = choose_landmarks(Z[pool], gamma, count)
     problem = LandmarkProblem(Z, landmarks, gamma, nu)
     state, gap, steps = problem.solve(alpha, weight, GAP)
@@ -296,7 +308,7 @@ def _pilot(Z: Matrix, gamma: float, nu: float) -> tuple[Vector, float]:
 def _spread(f: Vector, nu: float) -> float:
     """The range of the scores that are near the quantile nu."""
     low, high = np.quantile(f, [nu - min(0.1, nu / 2), nu + min(0.1, (1 - nu) / 2)])
-    return float(max(high - low, 1e-9 * np.abs(f).max()))
+    return float(max(high - low, 0.01 * np.abs(f).max()))
 
 
 def _evenly(shares: Vector, count: int) -> Positions:
@@ -328,5 +340,6 @@ def _masses(Z: Matrix, landmarks: Blocks, alpha: Vector) -> Vector:
     """The dual weight of the rows nearest to each landmark."""
     result = np.zeros(landmarks.right.shape[1])
     for part, values in landmarks.exponents(Z):
-        result += np.bincount(values.argmax(axis=1), alpha[part], minlength=len(result))
+        nearest = values[: part.stop - part.start].argmax(axis=1)
+        result += np.bincount(nearest, alpha[part], minlength=len(result))
     return result

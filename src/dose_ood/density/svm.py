@@ -41,7 +41,7 @@ class WhitenedSVM(DensityOfStates):
     solver
         "exact", "landmark", or "auto": exact if νn² ≤ 12,500,000 (5,000 rows at ν = 0.5), else landmark.
     landmarks
-        Number of landmarks. If None: 600, or 1,200 if nu < 0.25 or the rank is above 10.
+        Number of landmarks. If None: 600; 1,200 if nu < 0.25 or the rank is above 10; 2,000 if both.
     rank_tolerance
         Directions whose singular value is at most this share of the largest are dropped.
     discard
@@ -126,7 +126,7 @@ class WhitenedSVM(DensityOfStates):
     def _solve_by_landmarks(self, Z: Matrix) -> LandmarkSolution:
         count = self.landmarks
         if count is None:
-            count = 600 if self.nu >= 0.25 and self.rank_ <= 10 else 1_200
+            count = (600, 1_200, 2_000)[(self.nu < 0.25) + (self.rank_ > 10)]
         found = solve_landmarks(Z, self.gamma_, self.nu, min(count, len(Z)))
         if found.duality_gap > 1e-3:
             message = f"the landmark solver stopped at a relative duality gap of {found.duality_gap:.1e}, above 1e-3"
@@ -151,8 +151,9 @@ class WhitenedSVM(DensityOfStates):
         out in proportion to the contributions' sizes. Collinear columns share by the gradient of least norm, in units
         of standard deviations.
         """
-        standard = self._whitening().standardise(X)
-        Z = standard @ self.rotation_
+        map_ = self._whitening()
+        standard = map_.standardise(X)
+        Z = map_.rotate(standard)
         field = self._field()
         result: Matrix = standard * (field.mean_gradient(Z) @ self.rotation_.T)
         wanted = field.score(Z) - field.score(np.zeros((1, self.rank_)))
@@ -202,9 +203,9 @@ class _Field:
             top = values.max(axis=1)
             values -= top[:, None]
             f, g = (np.exp(values, out=values) @ both).T
-            with np.errstate(under="ignore"):
-                share, _ = self._share(g * np.exp(top))
-            result[part] = top + np.log(np.maximum(share * f + (1 - share) * g, 1e-3 * g))
+            share, _ = self._share(g * np.exp(top))
+            height = top + np.log(np.maximum(share * f + (1 - share) * g, 1e-3 * g))
+            result[part] = height[: part.stop - part.start]
         return result
 
     def mean_gradient(self, Z: Matrix) -> Matrix:

@@ -36,7 +36,13 @@ class Whitening:
 
     def __call__(self, X: Matrix) -> Matrix:
         """Whitened rows, shape (rows, rank)."""
-        result: Matrix = self.standardise(X) @ self.rotation
+        return self.rotate(self.standardise(X))
+
+    def rotate(self, standardised: Matrix) -> Matrix:
+        """Standardised rows to whitened rows, each by the same operations whatever the number of rows."""
+        result = np.zeros((len(standardised), self.rotation.shape[1]))
+        for column, coefficients in zip(standardised.T, self.rotation, strict=True):
+            result += column[:, None] * coefficients
         return result
 
 
