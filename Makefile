@@ -21,7 +21,7 @@ demo: $(READY) ## find what likelihood cannot: a table of statistics, six method
 	$(BIN)/python examples/demo.py --output demo
 
 test: $(READY) ## the default tests, the doctests and the README's code, on all cores
-	$(BIN)/pytest -m "not slow" --numprocesses 2 --quiet
+	$(BIN)/pytest --numprocesses 2 --quiet
 
 test-slow: $(READY) ## the tests that take minutes
 	$(BIN)/pytest -m slow --quiet

@@ -58,12 +58,12 @@ def rows_like_statistics(rows: int, seed: int = 0) -> Matrix:
     return np.stack(columns, axis=1)
 
 
-def seconds(action: Callable[[], object], repeat: int = 1) -> float:
-    """Median time of an action."""
+def seconds(action: Callable[..., object], *arguments: object, repeat: int = 1) -> float:
+    """Median time of a call."""
     times = []
     for _ in range(repeat):
         begin = time.perf_counter()
-        action()
+        action(*arguments)
         times.append(time.perf_counter() - begin)
     return float(np.median(times))
 
@@ -97,7 +97,7 @@ def kde() -> list[Row]:
     }
     result: list[Row] = []
     for name, (score, queries) in contestants.items():
-        time_each = seconds(lambda score=score, queries=queries: score(queries), 3) / len(queries)
+        time_each = seconds(score, queries, repeat=3) / len(queries)
         error = float(np.abs(score(hard) - exact).max())
         result.append({"what": "KDE scoring", "who": name, "µs each": 1e6 * time_each, "worst error": error})
     small = x[-5_000:]
@@ -105,11 +105,11 @@ def kde() -> list[Row]:
     error = float(
         np.abs(-pyod.decision_function(hard[:, None]) - log_kde(np.sort(small) / h, hard / h) + np.log(h)).max()
     )
-    each = seconds(lambda: pyod.decision_function(few[:, None])) / len(few)
+    each = seconds(pyod.decision_function, few[:, None]) / len(few)
     name = "PyOD KDE (5,000 rows only: it scores all training rows at fit)"
     result.append({"what": "KDE scoring", "who": name, "µs each": 1e6 * each, "worst error": error})
 
-    fit = seconds(lambda: ProductKDE().fit(train), 5)
+    fit = seconds(ProductKDE().fit, train, repeat=5)
     estimates = [gaussian_kde(train[:, c]) for c in range(COLUMNS)]
     scoring = seconds(lambda: [estimates[c].logpdf(train[:1000, c]) for c in range(COLUMNS)]) * 10
     result.append({"what": "KDE fit, 54,000 × 5", "who": "dose-ood ProductKDE", "s": fit})
@@ -125,14 +125,14 @@ def svm() -> list[Row]:
     result: list[Row] = []
     for nu in (0.5, 0.05):
         ours = WhitenedSVM(nu=nu, solver="landmark")
-        fit = seconds(lambda ours=ours: ours.fit(train), 3)
-        score = seconds(lambda ours=ours: ours.score_samples(new), 3) / len(new)
+        fit = seconds(ours.fit, train, repeat=3)
+        score = seconds(ours.score_samples, new, repeat=3) / len(new)
         whitened = PCA(whiten=True).fit(train)
         z, z_new = whitened.transform(train), whitened.transform(new)
         theirs = OneClassSVM(nu=nu)
-        their_fit = seconds(lambda theirs=theirs, z=z: theirs.fit(z))
+        their_fit = seconds(theirs.fit, z)
         some = z_new[:3000]
-        their_score = seconds(lambda theirs=theirs, some=some: theirs.score_samples(some)) / len(some)
+        their_score = seconds(theirs.score_samples, some) / len(some)
         agreement = float(spearmanr(theirs.score_samples(some), ours.score_samples(new[:3000])).statistic)
         what = f"SVM, 54,000 × 5, ν = {nu}"
         result.append(
@@ -148,8 +148,8 @@ def svm() -> list[Row]:
         result.append({"what": what, "who": "scikit-learn OneClassSVM", "s": their_fit, "µs each": 1e6 * their_score})
         if nu == 0.5:
             pyod = OCSVM(nu=nu)
-            pyod_fit = seconds(lambda pyod=pyod, z=z: pyod.fit(z[:10_000]))
-            pyod_score = seconds(lambda pyod=pyod, some=some: pyod.decision_function(some)) / len(some)
+            pyod_fit = seconds(pyod.fit, z[:10_000])
+            pyod_score = seconds(pyod.decision_function, some) / len(some)
             result.append(
                 {
                     "what": what,

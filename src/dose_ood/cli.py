@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import dose_ood
+from dose_ood.decision.conformal import check_share
 from dose_ood.decision.selection import discoveries
 from dose_ood.density.bandwidth import RULES, Rule
 from dose_ood.density.base import DensityOfStates
@@ -118,6 +119,7 @@ def score(
     A p-value is the share of held-out rows that are no more typical. `is_typical` compares with the threshold chosen
     at `fit`. To pick rows out of a whole batch, use the cut that the summary gives for a false-discovery rate.
     """
+    check_share("--fdr", rate)
     model = Detector.load(detector)
     kept = keep or []
     clash = sorted(set(kept) & {"score", "p_value", "is_typical", "is_bad"})
@@ -380,17 +382,15 @@ def facts(estimator: DensityOfStates) -> dict[str, object]:
 def print_detector(detector: Detector, path: Path) -> None:
     """What `inspect` and `fit` print."""
     estimator, check = detector.estimator, detector.estimator.memorisation()
-    verdict = "[yellow]high: has the model memorised its training data?[/]" if check.high else "no sign of memorisation"
+    verdict = "[yellow]likely: held-out scores differ from training scores[/]" if check.high else "no sign of it"
     grid = Table.grid(padding=(0, 2))
     grid.add_row("method", estimator.kind)
     grid.add_row("statistics", ", ".join(detector.statistics))
     grid.add_row("rows", f"{estimator.n_train_:,} to fit, {len(estimator.calibration_scores_):,} held out")
     grid.add_row("threshold", f"{estimator.offset_:.6g} (discards {estimator.discard:.1%} of held-out rows)")
-    grid.add_row(
-        "memorisation",
-        f"ECE {check.ece:.2%}, by chance {check.by_chance:.2%} (95 %: {check.by_chance_95:.2%}), "
-        f"p = {check.p_value:.2g}: {verdict}",
-    )
+    grid.add_row("memorisation", verdict)
+    chance = f"by chance {check.by_chance:.2%}, at most {check.by_chance_95:.2%} in 95 %"
+    grid.add_row("  calibration error", f"{check.ece:.2%} ({chance}; p = {check.p_value:.2g})")
     for name, value in facts(estimator).items():
         numbers = value if isinstance(value, list) else [value]
         grid.add_row(name, ", ".join(f"{n:,}" if isinstance(n, int) else f"{n:.4g}" for n in numbers))

@@ -46,11 +46,12 @@ def histograms(inlier: Statistics, outliers: Mapping[str, Statistics], bins: int
             everything = np.concatenate([inlier[name], *(table[name] for table in outliers.values())])
             low, high = np.quantile(everything, [0.001, 0.999]).tolist()
             edges = np.linspace(low, high, bins + 1).tolist()
-            axes.hist(inlier[name], edges, density=True, color=INLIER, alpha=0.75, label="in-distribution")
+            heights, *_ = axes.hist(
+                inlier[name], edges, density=True, color=INLIER, alpha=0.75, label="in-distribution"
+            )
             for colour, (label, table) in zip(OUTLIERS, outliers.items(), strict=False):
                 axes.hist(table[name], edges, density=True, histtype="step", linewidth=1.4, color=colour, label=label)
-            axes.set_title(name)
-            axes.set_yticks([])
+            axes.set(title=name, yticks=[], ylim=(0, 2 * heights.max()))  # a spike of outliers may leave the frame
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     return figure
@@ -99,12 +100,13 @@ def score_distributions(train: Vector, held_out: Vector, outliers: Mapping[str, 
         axes = figure.add_subplot()
         low, high = float(np.quantile(held_out, 0.001)), float(held_out.max())
         edges = np.linspace(low - 1.5 * (high - low), high, 101).tolist()
-        axes.hist(train, edges, density=True, color=INLIER, alpha=0.35, label="training")
+        heights, *_ = axes.hist(train, edges, density=True, color=INLIER, alpha=0.35, label="training")
         axes.hist(held_out, edges, density=True, color=INLIER, histtype="step", linewidth=1.4, label="held out")
         for colour, (label, scores) in zip(OUTLIERS, outliers.items(), strict=False):
             clipped = np.maximum(scores, edges[0])
             axes.hist(clipped, edges, density=True, color=colour, histtype="step", linewidth=1.4, label=label)
         axes.axvline(threshold, color="#5f6368", linewidth=1, linestyle="--", label="threshold")
         axes.set(xlabel="score (higher = more typical; everything further left is in the first bin)", yticks=[])
+        axes.set_ylim(0, 2 * heights.max())
         axes.legend()
     return figure

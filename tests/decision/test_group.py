@@ -47,10 +47,9 @@ def test_fresh_groups_are_not_flagged_more_than_alpha_if_training_scores_are_inf
 @pytest.mark.slow
 @pytest.mark.parametrize("law", ["gaussian", "skewed"])
 @pytest.mark.parametrize("bias", [0.0, 0.05, 0.2])
-@pytest.mark.parametrize("m", [500, 5000])
-@pytest.mark.parametrize("size", [1, 2, 10, 100, 1000, 1001, 10_000, 1_000_000])
-def test_false_alarms_precisely(law, m, size, bias):
-    assert _false_alarms(law, m, size, 4000, bias=bias) <= binom.isf(1e-4, 4000, 0.055)  # 0.05 and 10 % of it
+@pytest.mark.parametrize("size", [2, 10, 100, 1001])
+def test_false_alarms_precisely(law, size, bias):
+    assert _false_alarms(law, 500, size, 3000, bias=bias) <= binom.isf(1e-4, 3000, 0.05)
 
 
 @pytest.mark.parametrize("size", [1, 7, 200, 5000])

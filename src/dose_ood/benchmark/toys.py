@@ -13,6 +13,7 @@ Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
 MEMBERS = 5
+AWAY = 240  # how far the flow's outliers are along each statistic
 
 
 def gaussian(rows: int, *, dimensions: int = 100, scale: float = 1.0, shift: float = 0.0, seed: int = 0) -> Statistics:
@@ -45,8 +46,8 @@ def flow(rows: int, *, outlier: bool = False, seed: int = 0) -> Statistics:
     """
     random = generator("flow toy", seed)
     along, across = random.normal(size=(2, rows))
-    latent = -4000 + 60 * (along - across) / np.sqrt(2) + (150 if outlier else 0)
-    jac = -2000 + 60 * (along + across) / np.sqrt(2) - (150 if outlier else 0)
+    latent = -4000 + 60 * (along - across) / np.sqrt(2) + (AWAY if outlier else 0)
+    jac = -2000 + 60 * (along + across) / np.sqrt(2) - (AWAY if outlier else 0)
     return Statistics.from_columns({"like": latent + jac, "latent": latent, "jac": jac})
 
 

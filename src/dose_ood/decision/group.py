@@ -59,7 +59,7 @@ class GroupTest:
         gap ~ | shift + noise |,  shift = mean held-out score − mean training score,  Var[noise] = σ² (1/s + 1/m)
 
     The term 1/m is there because the m held-out scores know their own mean only that well. Without it (the plain
-    bootstrap) ε tends to |shift| as the group grows, and every large group of fresh data is as likely flagged as not.
+    bootstrap) ε tends to |shift| as the group grows, and up to half of the large groups of fresh data are flagged.
     With it, at most the share `alpha` of fresh groups is flagged, given the training rows and whatever the shift; fewer
     if s is beyond m. The number n of training rows does not enter: the mean training score is the same constant
     in the group's gap and in the shift.

@@ -20,9 +20,9 @@ Matrix = NDArray[np.float64]
 class DensityOfStates(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn has no types
     """How typical a row of statistics is, given the rows of the training data: higher = more typical.
 
-    A subclass writes `__init__` (which only stores its parameters, `discard` among them), `_fit`, `_score` and
-    `_contributions`; everything else is final. All that is learned is held in attributes that end in `_` and are
-    arrays or numbers, so that one loop can save an estimator.
+    A subclass writes `__init__` (which only stores its parameters, `discard` among them), `_fit`, `_score`,
+    `_contributions` and, if what it learned could be inconsistent, `_check_state`; everything else is final. All that
+    is learned is held in attributes that end in `_` and are arrays or numbers, so that one loop can save an estimator.
 
     `fit` takes training rows. `calibrate` takes held-out rows, and sets the threshold and the p-values; before it, the
     threshold is that of the training rows.
@@ -44,6 +44,9 @@ class DensityOfStates(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  
     def _contributions(self, X: Matrix) -> Matrix:
         """What each column adds to the score of each row, shape (rows, columns)."""
 
+    def _check_state(self) -> None:
+        """Refuse learned attributes, read from a file, that `_fit` cannot have left."""
+
     @final
     def fit(self, X: ArrayLike, y: None = None) -> Self:
         """Learn the density of training rows."""
@@ -52,6 +55,9 @@ class DensityOfStates(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  
             self, X, dtype=np.float64, ensure_min_samples=2, ensure_min_features=self.minimum_columns
         )
         self._fit(rows)
+        for name, value in vars(self).items():
+            if name.endswith("_") and isinstance(value, np.ndarray):
+                setattr(self, name, np.ascontiguousarray(value))  # as a file keeps it: products round the same
         scores = self._score(rows)
         bins = score_bins(scores)
         self.train_edges_, self.train_shares_, self.n_train_ = bins.edges, bins.shares, bins.rows
@@ -66,11 +72,11 @@ class DensityOfStates(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  
     def calibrate(self, X: ArrayLike) -> Self:
         """Set the threshold, the p-values and the memorisation check from rows the model was not trained on."""
         rows = self._rows(X)
-        scores = self._score(rows)
-        self.calibration_scores_ = np.sort(scores)
-        self.calibration_contributions_ = np.sort(self._contributions(rows), axis=0)
-        self.offset_ = threshold(scores, self.discard)
-        found = expected_calibration_error(ScoreBins(self.train_edges_, self.train_shares_, self.n_train_), scores)
+        scores, contributions = self._score(rows), self._contributions(rows)
+        bins = ScoreBins(self.train_edges_, self.train_shares_, self.n_train_)
+        found, offset = expected_calibration_error(bins, scores), threshold(scores, self.discard)
+        self.calibration_scores_, self.calibration_contributions_ = np.sort(scores), np.sort(contributions, axis=0)
+        self.offset_ = offset
         self.ece_, self.ece_p_value_ = found.ece, found.p_value
         self.ece_by_chance_, self.ece_by_chance_95_ = found.by_chance, found.by_chance_95
         if found.high:

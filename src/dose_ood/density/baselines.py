@@ -3,6 +3,7 @@
 import numpy as np
 
 from dose_ood.density.base import DensityOfStates, Matrix, Vector
+from dose_ood.errors import InputError
 
 
 class Likelihood(DensityOfStates):
@@ -32,7 +33,7 @@ class Likelihood(DensityOfStates):
         self.discard = discard
 
     def _fit(self, X: Matrix) -> None:
-        pass
+        _check_column("column", self.column, X)
 
     def _score(self, X: Matrix) -> Vector:
         return X[:, self.column].copy()
@@ -68,6 +69,7 @@ class Typicality(DensityOfStates):
         self.discard = discard
 
     def _fit(self, X: Matrix) -> None:
+        _check_column("column", self.column, X)
         self.mean_ = float(X[:, self.column].mean())
 
     def _score(self, X: Matrix) -> Vector:
@@ -140,7 +142,8 @@ class LikelihoodRatio(DensityOfStates):
         self.discard = discard
 
     def _fit(self, X: Matrix) -> None:
-        pass
+        _check_column("column", self.column, X)
+        _check_column("background", self.background, X)
 
     def _score(self, X: Matrix) -> Vector:
         result: Vector = X[:, self.column] - X[:, self.background]
@@ -148,6 +151,11 @@ class LikelihoodRatio(DensityOfStates):
 
     def _contributions(self, X: Matrix) -> Matrix:
         return _only(self.column, X[:, self.column], X) - _only(self.background, X[:, self.background], X)
+
+
+def _check_column(name: str, position: int, X: Matrix) -> None:
+    if not 0 <= position < X.shape[1]:
+        raise InputError(f"{name} must be a position from 0 to {X.shape[1] - 1}, got {position}")
 
 
 def _only(column: int, values: Vector, X: Matrix) -> Matrix:

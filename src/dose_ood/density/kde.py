@@ -92,6 +92,26 @@ class ProductKDE(DensityOfStates):
         self.knots_ = np.concatenate([self.knots_, *(table.knots for table in tables.values())])
         self.cubics_ = np.concatenate([self.cubics_, *(table.cubics for table in tables.values())], axis=1)
 
+    def _check_state(self) -> None:
+        tabulated = (self.slack_ < 0) & (self.method == "table")
+        rising = [np.diff(knots) > 0 for knots in np.split(self.knots_, np.cumsum(self.knot_counts_)[:-1])]
+        rules = {
+            "n_rows_ must be 2 or more": self.n_rows_ >= 2,
+            "bandwidth_ must be positive": bool((self.bandwidth_ > 0).all()),
+            "max_error_ must not be negative": bool((self.max_error_ >= 0).all()),
+            "knot_counts_ must be positive where there is a table, else 0": np.array_equal(
+                self.knot_counts_ > 0, tabulated
+            ),
+            "knot_counts_ must add up to the number of knots_": self.knot_counts_.sum() == len(self.knots_),
+            "cubics_ must be one more than knots_ a table": self.cubics_.shape[1] == len(self.knots_) + tabulated.sum(),
+            "knots_ must rise": all(rise.all() for rise in rising),
+            "data_ must be the training rows of the exact method": len(self.data_)
+            == self.n_rows_ * (self.method == "exact"),
+        }
+        for rule, kept in rules.items():
+            if not kept:
+                raise InputError(f"kde: {rule}")
+
     def _bandwidths(self, X: Matrix) -> Vector:
         """One bandwidth a column, in its units; 1 for a constant column."""
         varies = self.slack_ < 0

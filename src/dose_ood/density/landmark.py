@@ -21,7 +21,7 @@ SERIAL = 250_000  # multiplications in a block: below it, BLAS does not wake oth
 JITTER = 1e-9  # added to the landmarks' kernel matrix
 PILOT_ROWS, PILOT_LANDMARKS = 5_000, 250
 POOL_ANY, POOL_SUPPORT = 1_000, 3_000  # rows among which landmarks are chosen: any, and of the pilot's support
-GAP, PILOT_GAP, MOST_STEPS = 1e-6, 1e-3, 40
+GAP, PILOT_GAP, MOST_STEPS = 1e-6, 1e-3, 60
 SHRINK, GROW, MOST_TRIES = 0.3, 10.0, 8  # of the proximal weight after a solved subproblem, and after so many steps
 AUDIT_PAIRS, AUDIT_ROWS = 60_000_000, 1_000  # kernel values spent on the full kernel, but at least so many rows
 
@@ -262,7 +262,9 @@ def _line_search(slope: Callable[[float], float], start: float) -> float:
     while end < 0 and high < 64:
         low, high = high, 2 * high
         end = slope(high)
-    return float(brentq(slope, low, high, xtol=1e-4, rtol=0.05)) if end > 0 else high
+    if end <= 0:
+        return high
+    return float(brentq(lambda length: slope(length) if length else start, low, high, xtol=1e-4, rtol=0.05))
 
 
 def solve_landmarks(Z: Matrix, gamma: float, nu: float, count: int) -> LandmarkSolution:
@@ -329,7 +331,7 @@ def _audit(problem: LandmarkProblem, state: _State) -> tuple[float, float, float
     if count < len(support):
         seen = np.sort(generator("audit").choice(support, count, replace=False))
     Z, alpha = problem.Z, state.alpha
-    full = Blocks(Z[support], problem.blocks.gamma).times(Z[seen], alpha[support, None])[:, 0]
+    full = Blocks(Z[seen], problem.blocks.gamma).transposed_times(Z, alpha)
     spanned = problem.blocks.times(Z[seen], problem.weights(state.image)[:, None])[:, 0]
     terms = alpha[seen] * (full - spanned) * (len(support) / 2)
     error = terms.std() * np.sqrt((1 - count / len(support)) / count)

@@ -222,8 +222,7 @@ def _is_sorted(values: NDArray[np.float64]) -> bool:
 
 def _check_own(estimator: DensityOfStates) -> None:
     """Refuse what the class itself refuses, and what cannot score a row."""
-    if hasattr(estimator, "_check_state"):
-        estimator._check_state()
+    estimator._check_state()
     row = np.zeros((1, estimator.n_features_in_))
     try:
         with np.errstate(all="ignore"):
