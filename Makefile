@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# A range of torch versions would bring gigabytes of GPU libraries; this one has a CPU build.
+TORCH := 2.13.0
 
 .PHONY: help demo test test-slow check format bench docs lock clean
 .DEFAULT_GOAL := help
@@ -43,7 +45,11 @@ docs: $(READY) ## build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet
 
 lock: ## write the lock files anew from pyproject.toml
-	$(PYTHON) tools/lock.py
+	rm -rf build/lock && $(PYTHON) -m venv build/lock
+	build/lock/bin/pip install --quiet hatchling editables torch==$(TORCH) '.[dev,docs,torch]'
+	build/lock/bin/pip freeze --exclude dose-ood | sed 's/+cpu//' > requirements.lock
+	build/lock/bin/pip install --quiet '.[bench]'
+	build/lock/bin/pip freeze --exclude dose-ood | sed 's/+cpu//' > requirements-bench.lock
 
 clean: ## remove everything that was built
 	rm -rf $(VENV) site demo build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

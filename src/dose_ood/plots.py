@@ -51,7 +51,7 @@ def histograms(inlier: Statistics, outliers: Mapping[str, Statistics], bins: int
             )
             for colour, (label, table) in zip(OUTLIERS, outliers.items(), strict=False):
                 axes.hist(table[name], edges, density=True, histtype="step", linewidth=1.4, color=colour, label=label)
-            axes.set(title=name, yticks=[], ylim=(0, 2 * heights.max()))  # a spike of outliers may leave the frame
+            axes.set(title=name, yticks=[], ylim=(0, 2 * np.max(heights)))  # a spike of outliers may leave the frame
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     return figure
@@ -107,6 +107,6 @@ def score_distributions(train: Vector, held_out: Vector, outliers: Mapping[str, 
             axes.hist(clipped, edges, density=True, color=colour, histtype="step", linewidth=1.4, label=label)
         axes.axvline(threshold, color="#5f6368", linewidth=1, linestyle="--", label="threshold")
         axes.set(xlabel="score (higher = more typical; everything further left is in the first bin)", yticks=[])
-        axes.set_ylim(0, 2 * heights.max())
+        axes.set_ylim(0, 2 * np.max(heights))
         axes.legend()
     return figure

@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 import time
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -86,6 +87,17 @@ def test_learned_state_is_arrays_and_numbers():
         assert all(isinstance(value, np.ndarray | int | float) for value in learned.values())
 
 
+def test_inconsistent_state_is_refused():
+    model = WhitenedSVM().fit(table("gauss", 50, 2))
+    model._check_state()
+    for name, value in {"rank_": 1, "gamma_": 0.0, "level_": -1.0, "masses_": -model.masses_, "switch_": -1.0}.items():
+        kept = getattr(model, name)
+        setattr(model, name, value)
+        with pytest.raises(InputError, match=f"svm: .*{name}"):
+            model._check_state()
+        setattr(model, name, kept)
+
+
 def test_auto_is_exact_until_libsvm_is_slow():
     small, large = table("gauss", 1_000, 2), table("gauss", 6_000, 2)
     assert_array_equal(
@@ -123,7 +135,7 @@ def test_collinear_columns_change_nothing(solver):
     X, new = table("gauss", 2_000, 2), table("gauss", 200, 2, seed=1) * 2
     wide, new_wide = (np.column_stack([A[:, 0], A[:, 1], A.sum(axis=1), np.full(len(A), 0.1)]) for A in (X, new))
     plain = WhitenedSVM(solver=solver).fit(X).score_samples(new)
-    assert_allclose(WhitenedSVM(solver=solver).fit(wide).score_samples(new_wide), plain, rtol=1e-5, atol=1e-5 * 1e3)
+    assert_allclose(WhitenedSVM(solver=solver).fit(wide).score_samples(new_wide), plain, atol=1e-5 * plain.max())
 
 
 def test_a_sum_rounded_to_single_precision_is_still_collinear():
@@ -417,7 +429,7 @@ def test_collinear_columns_share_the_blame():
 def test_density_integrates_to_one(shape, solver, tolerance):
     X = table(shape, 1_500, 1) * 3
     model = WhitenedSVM(solver=solver).fit(X)
-    grid = np.linspace(X.min() - 12 * X.std(), X.max() + 12 * X.std(), 200_001)
+    grid = np.linspace(X.min() - 12 * X.std(), X.max() + 12 * X.std(), 40_001)
     density = np.exp(model.log_density(grid[:, None]))
     assert_allclose(density.sum() * (grid[1] - grid[0]), 1, atol=tolerance)
 
@@ -468,6 +480,17 @@ def test_sees_what_a_product_of_marginals_cannot(solver):
 # --- size -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_memory_of_scoring_does_not_hold_rows_times_kernels(solver):
+    model = WhitenedSVM(solver=solver, landmarks=300).fit(table("gauss", 600, 3))
+    rows = table("gauss", 100_000, 3, seed=1)
+    tracemalloc.start()
+    model.score_samples(rows)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 12 * rows.nbytes < 0.2 * 8 * len(rows) * len(model.centres_)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "columns", "nu", "tolerance"),
@@ -503,9 +526,9 @@ import resource, sys, time
 import numpy as np
 from dose_ood.density.svm import WhitenedSVM
 X = np.random.default_rng(0).standard_t(3, size=(int(sys.argv[1]), 5))
-start = time.perf_counter()
+start = time.process_time()
 WhitenedSVM().fit(X)
-print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 

@@ -7,6 +7,7 @@ from numbers import Integral, Real
 from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.svm import OneClassSVM
 
 from dose_ood.density.base import DensityOfStates, Matrix, Vector
@@ -17,6 +18,7 @@ from dose_ood.errors import DoseWarning, InputError
 EXACT_COST = 12_500_000  # "auto" is exact up to this νn²: libsvm takes about a second
 SATURATION = 1e-13  # of the level ρ: the weight of the distance that ranks rows where all kernels vanish
 BLEND = 30.0  # the ratio of the scores between which f gives way to the positive mixture
+ROWS = 16_384  # whose contributions are found at once
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(24)
 
 
@@ -41,7 +43,7 @@ class WhitenedSVM(DensityOfStates):
     solver
         "exact", "landmark", or "auto": exact if νn² ≤ 12,500,000 (5,000 rows at ν = 0.5), else landmark.
     landmarks
-        Number of landmarks. If None: 600; 1,200 if nu < 0.25 or the rank is above 10; 2,000 if both.
+        Number of landmarks. If None: 600; 1,200 if the rank is above 10; 1,500 if nu < 0.25.
     rank_tolerance
         Directions whose singular value is at most this share of the largest are dropped.
     discard
@@ -126,7 +128,7 @@ class WhitenedSVM(DensityOfStates):
     def _solve_by_landmarks(self, Z: Matrix) -> LandmarkSolution:
         count = self.landmarks
         if count is None:
-            count = (600, 1_200, 2_000)[(self.nu < 0.25) + (self.rank_ > 10)]
+            count = 1_500 if self.nu < 0.25 else 1_200 if self.rank_ > 10 else 600
         found = solve_landmarks(Z, self.gamma_, self.nu, min(count, len(Z)))
         if found.duality_gap > 1e-3:
             message = f"the landmark solver stopped at a relative duality gap of {found.duality_gap:.1e}, above 1e-3"
@@ -151,18 +153,36 @@ class WhitenedSVM(DensityOfStates):
         out in proportion to the contributions' sizes. Collinear columns share by the gradient of least norm, in units
         of standard deviations.
         """
-        map_ = self._whitening()
-        standard = map_.standardise(X)
-        Z = map_.rotate(standard)
-        field = self._field()
-        result: Matrix = standard * (field.mean_gradient(Z) @ self.rotation_.T)
-        wanted = field.score(Z) - field.score(np.zeros((1, self.rank_)))
-        size = np.abs(result)
-        share = size / np.maximum(size.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
-        result += share * (wanted - result.sum(axis=1))[:, None]
+        field, origin = self._field(), np.zeros((1, self.rank_))
+        result = np.empty_like(X)
+        for start in range(0, len(X), ROWS):
+            part = slice(start, start + ROWS)
+            standard = self._whitening().standardise(X[part])
+            Z = self._whitening().rotate(standard)
+            found = standard * (field.mean_gradient(Z) @ self.rotation_.T)
+            size = np.abs(found)
+            share = size / np.maximum(size.sum(axis=1, keepdims=True), np.finfo(np.float64).tiny)
+            missed = field.score(Z) - field.score(origin) - found.sum(axis=1)
+            result[part] = found + share * missed[:, None]
         return result
 
-    def log_density(self, X: Matrix) -> Vector:
+    def _check_state(self) -> None:
+        rules = {
+            "deviation_ must be positive": bool((self.deviation_ > 0).all()),
+            "rank_ must be the number of columns of rotation_": self.rank_ == self.rotation_.shape[1],
+            "null_directions_ and rank_ must add up to the columns": (
+                len(self.null_directions_) + self.rank_ == len(self.mean_)
+            ),
+            "gamma_, total_ and level_ must be positive": min(self.gamma_, self.total_, self.level_) > 0,
+            "masses_ must not be negative": bool((self.masses_ >= 0).all()),
+            "switch_ must not be negative": self.switch_ >= 0,
+            "there must be at least one centre": len(self.centres_) > 0,
+        }
+        for rule, holds in rules.items():
+            if not holds:
+                raise InputError(f"svm: {rule}")
+
+    def log_density(self, X: ArrayLike) -> Vector:
         """log of f as a density: log f(z) − log(νn) − rank/2 · log(π/γ) − log √det(BBᵀ), with x − mean = zB.
 
         It is a density on the plane that the training rows span. Never −∞, however far the row.
