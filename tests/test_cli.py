@@ -12,6 +12,7 @@ import pytest
 
 from dose_ood import Detector, Statistics, cli
 from dose_ood.benchmark.toys import gaussian
+from dose_ood.cli import table
 from dose_ood.decision.selection import benjamini_hochberg
 from dose_ood.density.registry import ESTIMATORS
 
@@ -44,7 +45,7 @@ def dose(folder, monkeypatch, capsys):
 
 
 def test_methods_are_those_of_the_registry():
-    assert set(get_args(cli.Method)) == set(ESTIMATORS)
+    assert set(get_args(table.Method)) == set(ESTIMATORS)
 
 
 @pytest.mark.parametrize("method", ["kde", "svm", "likelihood", "typicality"])

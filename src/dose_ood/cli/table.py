@@ -1,9 +1,6 @@
-"""The command line: parse, call, print."""
+"""The commands that work on tables of statistics."""
 
-import sys
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,11 +8,11 @@ from typing import Annotated, Literal
 import numpy as np
 import pyarrow as pa
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 from rich.table import Table
 
-import dose_ood
+from dose_ood.cli.console import out, progress, show
+from dose_ood.cli.describe import describe, print_detector, print_ranking
 from dose_ood.decision.conformal import check_share
 from dose_ood.decision.selection import discoveries
 from dose_ood.density.bandwidth import RULES, Rule
@@ -24,29 +21,10 @@ from dose_ood.density.kde import ProductKDE
 from dose_ood.density.registry import ESTIMATORS
 from dose_ood.density.svm import WhitenedSVM
 from dose_ood.detector import Detector
-from dose_ood.errors import DoseWarning, InputError
+from dose_ood.errors import InputError
 from dose_ood.statistics import Batch, OnBad, Statistics, stream
 from dose_ood.tables import TableSink, row_count
-from dose_ood.terminal import as_json, histogram
-from dose_ood.theory import Ranking, rank_bandwidths, rank_nus, rank_statistics
-
-app = typer.Typer(
-    name="dose",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-    help="""Know when a trained model should not be trusted.
-
-    DoSE asks how *typical* the statistics of a sample are, given those of the training data. All it needs is a table:
-    one row a sample, one named column a statistic (log-likelihood, rate, perplexity, feature norm, ...), as .parquet,
-    .csv, .csv.gz or .npz.
-
-    **Start here**: `dose fit train.parquet --held-out val.parquet -o detector/`, then
-    `dose score detector/ new.parquet -o scores.parquet`.
-    """,
-)
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+from dose_ood.theory import rank_bandwidths, rank_nus, rank_statistics
 
 Method = Literal["kde", "svm", "likelihood", "typicality", "waic", "likelihood_ratio"]
 Subject = Literal["statistics", "bandwidth", "nu"]
@@ -70,7 +48,6 @@ BadRows = Annotated[
 ]
 
 
-@app.command()
 def fit(
     train: Annotated[Path, typer.Argument(help="Table of the training samples' statistics.", show_default=False)],
     held_out: HeldOut,
@@ -100,7 +77,6 @@ def fit(
     show(describe(detector), json, lambda: print_detector(detector, output))
 
 
-@app.command()
 def score(
     detector: DetectorPath,
     table: TablePath,
@@ -160,7 +136,6 @@ def score(
     show(summary, json, text)
 
 
-@app.command()
 def explain(
     detector: DetectorPath,
     table: TablePath,
@@ -186,14 +161,12 @@ def explain(
     show(asdict(found) | {"row": row, "summary": found.summary}, json, text)
 
 
-@app.command()
 def inspect(detector: DetectorPath, json: AsJson = False) -> None:
     """Show what a detector is: statistics, threshold, memorisation check, and a histogram of held-out scores."""
     model = Detector.load(detector)
     show(describe(model), json, lambda: print_detector(model, detector))
 
 
-@app.command()
 def drift(
     detector: DetectorPath,
     table: TablePath,
@@ -229,7 +202,6 @@ def drift(
         raise typer.Exit(1)
 
 
-@app.command()
 def rank(
     train: Annotated[Path, typer.Argument(help="Table of the training samples' statistics.", show_default=False)],
     held_out: HeldOut,
@@ -260,25 +232,6 @@ def rank(
     )
 
 
-@app.callback(invoke_without_command=True)
-def version(show_version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
-    """Know when a trained model should not be trusted."""
-    if show_version:
-        out.print(dose_ood.__version__)
-        raise typer.Exit
-
-
-def main() -> None:
-    """Run the command; what is wrong with the input is said in one sentence on standard error, with exit code 2."""
-    warnings.showwarning = lambda message, *_, **__: err.print(f"[yellow]warning:[/] {message}")
-    warnings.simplefilter("default", DoseWarning)
-    try:
-        app()
-    except (InputError, OSError) as error:
-        err.print(f"[red]dose:[/] {error}", markup=True)
-        sys.exit(2)
-
-
 def make_estimator(method: str, discard: float, bandwidth: str, nu: float) -> DensityOfStates:
     """The estimator of a method, with the parameters that concern it."""
     if method == ProductKDE.kind:
@@ -300,14 +253,6 @@ def as_number(name: str, text: str) -> float:
         return float(text)
     except ValueError:
         raise InputError(f"{name} must be a number, got {text!r}") from None
-
-
-@contextmanager
-def progress() -> Iterator[Progress]:
-    """A progress bar on standard error, which leaves no trace."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
-        yield bar
 
 
 def batches(
@@ -335,78 +280,3 @@ def one_row(path: Path, names: Sequence[str], row: int) -> Statistics:
             return Statistics(tuple(names), batch.statistics.values[position : position + 1], "flag")
         rows = batch.first_row + len(batch.statistics)
     raise InputError(f"{path} has {rows:,} rows, counted from 0: there is no row {row:,}")
-
-
-def show(value: Mapping[str, object], json: bool, text: Callable[[], None]) -> None:
-    """Print a result for a machine or for a person."""
-    if json:
-        out.print(as_json(value), markup=False)
-    else:
-        text()
-
-
-def describe(detector: Detector) -> dict[str, object]:
-    """What `inspect --json` prints."""
-    estimator = detector.estimator
-    return {
-        "method": estimator.kind,
-        "statistics": detector.statistics,
-        "parameters": estimator.get_params(),
-        "threshold": estimator.offset_,
-        "rows": {"train": estimator.n_train_, "held_out": len(estimator.calibration_scores_)},
-        "memorisation": asdict(estimator.memorisation()) | {"high": estimator.memorisation().high},
-        "facts": facts(estimator),
-        "provenance": detector.provenance,
-    }
-
-
-def facts(estimator: DensityOfStates) -> dict[str, object]:
-    """What a density says about itself."""
-    if isinstance(estimator, ProductKDE):
-        return {
-            "largest error (nats)": float(estimator.max_error_.sum()),
-            "bandwidths": estimator.bandwidth_.tolist(),
-            "knots of the tables": len(estimator.knots_),
-        }
-    if isinstance(estimator, WhitenedSVM):
-        return {
-            "rank": estimator.rank_,
-            "directions dropped": len(estimator.null_directions_),
-            "kernels": len(estimator.centres_),
-            "relative duality gap": estimator.duality_gap_,
-            "of the full problem": estimator.full_duality_gap_,
-        }
-    return {}
-
-
-def print_detector(detector: Detector, path: Path) -> None:
-    """What `inspect` and `fit` print."""
-    estimator, check = detector.estimator, detector.estimator.memorisation()
-    verdict = "[yellow]likely: held-out scores differ from training scores[/]" if check.high else "no sign of it"
-    grid = Table.grid(padding=(0, 2))
-    grid.add_row("method", estimator.kind)
-    grid.add_row("statistics", ", ".join(detector.statistics))
-    grid.add_row("rows", f"{estimator.n_train_:,} to fit, {len(estimator.calibration_scores_):,} held out")
-    grid.add_row("threshold", f"{estimator.offset_:.6g} (discards {estimator.discard:.1%} of held-out rows)")
-    grid.add_row("memorisation", verdict)
-    chance = f"by chance {check.by_chance:.2%}, at most {check.by_chance_95:.2%} in 95 %"
-    grid.add_row("  calibration error", f"{check.ece:.2%} ({chance}; p = {check.p_value:.2g})")
-    for name, value in facts(estimator).items():
-        numbers = value if isinstance(value, list) else [value]
-        grid.add_row(name, ", ".join(f"{n:,}" if isinstance(n, int) else f"{n:.4g}" for n in numbers))
-    out.print(f"[bold]{path}[/]")
-    out.print(grid)
-    out.print("\nscores of held-out rows, from the least to the most typical")
-    out.print(histogram(estimator.calibration_scores_, estimator.offset_), markup=False)
-
-
-def print_ranking(ranking: Ranking) -> None:
-    """What `rank` prints."""
-    grid = Table("candidate", "bound", "95 % interval", "above the best by")
-    for candidate in ranking.candidates:
-        low, high = candidate.interval
-        grid.add_row(
-            candidate.name, f"{candidate.bound.value:.4g}", f"{low:.4g} to {high:.4g}", f"{candidate.excess:.4g}"
-        )
-    out.print(grid)
-    out.print(ranking.summary)

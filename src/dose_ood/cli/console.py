@@ -1,0 +1,28 @@
+"""What commands share: where they print, and how they show progress and results."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from dose_ood.terminal import as_json
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def progress() -> Iterator[Progress]:
+    """A progress bar on standard error, which leaves no trace."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        yield bar
+
+
+def show(value: Mapping[str, object], json: bool, text: Callable[[], None]) -> None:
+    """Print a result for a machine or for a person."""
+    if json:
+        out.print(as_json(value), markup=False)
+    else:
+        text()
