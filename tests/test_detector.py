@@ -192,7 +192,7 @@ def test_document_is_readable(tables, tmp_path):
     assert document["document"]["provenance"]["data"]["train"]["rows"] == 1500
 
 
-def test_figure_1_and_appendix_b():
+def test_figure_1():
     """Likelihood takes the origin for the most typical point of all; typicality and DoSE find it every time."""
     train, fresh, origin = gaussian(5000), gaussian(1000, seed=1), gaussian(500, scale=0.0, seed=2)
     random = generator("origin jitter")

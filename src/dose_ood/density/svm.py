@@ -52,7 +52,7 @@ class WhitenedSVM(DensityOfStates):
     References
     ----------
     *Estimating the Support of a High-Dimensional Distribution* (Schölkopf et al., 2001)
-    *Density of States Estimation for Out-of-Distribution Detection* (Morningstar et al., 2021)
+    *Density of States Estimation for Out-of-Distribution Detection* (Morningstar et al., 2020)
 
     Examples
     --------
