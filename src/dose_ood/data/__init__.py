@@ -1,1 +1,0 @@
-"""Images as arrays: where they come from, how they are split, and how they are shifted."""

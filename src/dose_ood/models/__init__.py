@@ -1,1 +1,0 @@
-"""Models that describe each sample by named statistics (PyTorch)."""
