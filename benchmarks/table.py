@@ -169,18 +169,20 @@ def scale() -> list[Row]:
             script = (
                 "import sys, time; sys.path.insert(0, 'benchmarks')\n"
                 "from dose_ood import ProductKDE, WhitenedSVM; from table import rows_like_statistics\n"
-                f"X = rows_like_statistics({rows}); begin = time.perf_counter(); {kind}().fit(X)\n"
-                "peak = open('/proc/self/status').read().split('VmHWM:')[1].split()[0]\n"  # unlike ru_maxrss, its own
-                "print(time.perf_counter() - begin, int(peak) / 2**20)"
+                f"X = rows_like_statistics({rows}); begin, busy = time.perf_counter(), time.process_time()\n"
+                f"{kind}().fit(X); print(time.perf_counter() - begin, time.process_time() - busy)\n"
+                "print(int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]) / 2**20)"
             )
-            took, peak = map(
-                float,
-                subprocess.run(
-                    [sys.executable, "-c", script], capture_output=True, check=True, text=True
-                ).stdout.split(),
-            )
-            result.append({"what": f"fit, {rows:,} × 5", "who": f"dose-ood {kind}", "s": took, "GiB": peak})
+            took, busy, peak = output_numbers([sys.executable, "-c", script])
+            what = f"fit, {rows:,} × 5"
+            result.append({"what": what, "who": f"dose-ood {kind}", "s": took, "CPU s": busy, "GiB": peak})
     return result
+
+
+def output_numbers(command: list[str], cwd: str | None = None) -> list[float]:
+    """The numbers that a command prints."""
+    done = subprocess.run(command, cwd=cwd, check=True, stdout=subprocess.PIPE, text=True)
+    return [float(word) for word in done.stdout.split()]
 
 
 def stream(largest: int) -> list[Row]:
@@ -211,9 +213,7 @@ def stream(largest: int) -> list[Row]:
                 "print(time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20)"
             )
             command = [sys.executable, "-c", script, *dose, "score", "detector", "new.parquet", "-o", "scores.parquet"]
-            took, peak = map(
-                float, subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout.split()
-            )
+            took, peak = output_numbers(command, folder)
             result.append(
                 {"what": f"dose score, {rows:,} rows × 5, Parquet", "who": "dose-ood", "s": took, "GiB": peak}
             )
