@@ -16,9 +16,12 @@ ROOT = Path(dose_ood.__file__).parent
 LAYERS = (
     ("errors",),
     ("noise",),
-    ("data", "models", "recipes", "train"),
-    ("columns", "statistics", "tables"),
     ("storage",),
+    ("columns", "statistics", "tables"),
+    ("data",),
+    ("models",),
+    ("recipes",),
+    ("measure", "runs", "train"),
     ("decision",),
     ("density",),
     ("theory",),
@@ -35,16 +38,17 @@ ONLY_IN = {
     "fastapi": {"service"},
     "matplotlib": {"plots"},
     "numpy.random": {"noise", "data"},
+    "PIL": {"data"},
     "pandas": set(),
     "polars": set(),
     "random": set(),
     "ray": {"engines"},
     "rich": {"cli"},
     "safetensors": {"storage"},
-    "torch": {"models", "train", "statistics", "detector"},
+    "torch": {"models", "recipes", "runs", "train", "measure", "cli"},
     "typer": {"cli"},
 }
-LEFT_OR_OPTIONAL = {"models", "train", "recipes", "plots", "report", "engines", "service", "cli", "__main__"}
+LEFT_OR_OPTIONAL = {"models", "train", "recipes", "runs", "plots", "report", "engines", "service", "cli", "__main__"}
 NEVER_IMPORTED = {"cloudpickle", "dill", "importlib", "joblib", "marshal", "pickle", "runpy", "shelve", "yaml"}
 NEVER_USED = {
     *(f"builtins.{name}" for name in ("__import__", "breakpoint", "compile", "eval", "exec")),
@@ -192,7 +196,7 @@ def test_each_of_these_is_used_in_one_place(file):
             assert not found, f"{module} is for {parts or 'nobody'}"
 
 
-OPTIONAL = ("torch", "matplotlib", "pandas", "polars", "fastapi", "uvicorn", "ray")
+OPTIONAL = ("torch", "PIL", "matplotlib", "pandas", "polars", "fastapi", "uvicorn", "ray")
 NOT_FOR_A_LIBRARY = ("typer", "rich", "click")
 NOT_INSTALLED = """
 import sys
