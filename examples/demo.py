@@ -24,9 +24,9 @@ from dose_ood.report import code, figure, page, section, table
 STATISTICS = ("norm", "like", "first", "max")
 SCALE_AND_SHIFT = {
     "near the origin": (0.1, 0.0),
-    "a little too close": (0.85, 0.0),
-    "a little too far": (1.15, 0.0),
-    "off along one axis": (1.0, 6.0),
+    "too close": (0.85, 0.0),
+    "too far": (1.15, 0.0),
+    "off one axis": (1.0, 6.0),
 }
 METHODS: dict[str, DensityOfStates] = {
     "likelihood": Likelihood(),
@@ -87,7 +87,7 @@ def sections(
     shown = {name: part.select(STATISTICS) for name, part in outliers.items()}
     curves = {
         f"{kind}, {name}": degradation(fresh, scores[name], COUNTS, obfuscating=kind == "obfuscating")
-        for name in ("near the origin", "off along one axis")
+        for name in ("near the origin", "off one axis")
         for kind in ("useless", "obfuscating")
     }
     drawings = {
