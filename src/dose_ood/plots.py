@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 import numpy as np
@@ -10,6 +11,9 @@ from numpy.typing import NDArray
 
 from dose_ood.density.base import DensityOfStates
 from dose_ood.statistics import Statistics
+
+if TYPE_CHECKING:
+    from dose_ood.runs import Record
 
 Vector = NDArray[np.float64]
 
@@ -108,5 +112,18 @@ def score_distributions(train: Vector, held_out: Vector, outliers: Mapping[str, 
         axes.axvline(threshold, color="#5f6368", linewidth=1, linestyle="--", label="threshold")
         axes.set(xlabel="score (higher = more typical; everything further left is in the first bin)", yticks=[])
         axes.set_ylim(0, 2 * np.max(heights))
+        axes.legend()
+    return figure
+
+
+def loss_curve(log: Sequence["Record"]) -> Figure:
+    """The objective over the steps of a training run, with the held-out one at the end of each epoch."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(5.2, 3.0), layout="constrained")
+        axes = figure.add_subplot()
+        axes.plot([r.step for r in log], [r.loss for r in log], color=INLIER, linewidth=1, label="training")
+        ends = [(r.step, r.held_out) for r in log if r.held_out is not None]
+        axes.plot(*np.array(ends).T, "o-", color=OUTLIERS[0], markersize=3, label="held out")
+        axes.set(xlabel="step", ylabel="nats per image", yscale="symlog")
         axes.legend()
     return figure

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import dose_ood
-from dose_ood.cli import table
+from dose_ood.cli import models, table
 from dose_ood.cli.console import err, out
 from dose_ood.errors import DoseWarning, InputError
 
@@ -26,7 +26,10 @@ app = typer.Typer(
     `dose score detector/ new.parquet -o scores.parquet`.
     """,
 )
-for command in (table.fit, table.score, table.explain, table.inspect, table.drift, table.rank):
+for command in (
+    *(table.fit, table.score, table.explain, table.inspect, table.drift, table.rank),
+    *(models.train, models.measure, models.samples),
+):
     app.command()(command)
 
 

@@ -1,0 +1,1 @@
+"""Images as arrays: where they come from, how they are split, and how they are shifted."""

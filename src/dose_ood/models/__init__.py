@@ -1,0 +1,1 @@
+"""Models that describe each sample by named statistics (PyTorch)."""

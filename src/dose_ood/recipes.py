@@ -1,0 +1,220 @@
+"""How models are trained: the paper's recipes, their CPU-sized twins and tiny ones for tests, as frozen values."""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Generic, Literal, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from dose_ood.errors import InputError
+from dose_ood.models.glow import Glow, GlowConfig
+from dose_ood.models.vae import BetaVAE, LikelihoodKind, VAEConfig
+
+Shape: TypeAlias = tuple[int, ...]  # (channels, height, width)
+Share: TypeAlias = tuple[int, int]  # (rank, world): which of how many equal shards of a batch
+M = TypeVar("M", bound=nn.Module)
+
+MUTATION = 0.15  # of the paper's background model
+BERNOULLI = ("mnist", "omniglot")  # data sets of strokes; others have a density of grey levels
+
+
+@dataclass(frozen=True)
+class Recipe(ABC, Generic[M]):
+    """An objective, its schedules and an optimiser; schedules are functions of the step, counted from 0.
+
+    Parameters
+    ----------
+    epochs
+        Times that every training image is seen.
+    batch
+        Images of a step.
+    rate
+        The learning rate at its highest.
+    patience
+        Steps that the loss may stay far above its best before training is stopped.
+    """
+
+    epochs: int
+    batch: int
+    rate: float
+    patience: int = 500
+    optimiser: ClassVar[Literal["adam", "adamax"]]
+
+    @abstractmethod
+    def config(self, data: str, shape: Shape, likelihood: LikelihoodKind | None) -> VAEConfig | GlowConfig:
+        """The model for a data set: its name, the shape of its images, and a likelihood if one is wanted."""
+
+    @abstractmethod
+    def learning_rate(self, step: int, steps_per_epoch: int) -> float:
+        """The learning rate of a step."""
+
+    @abstractmethod
+    def losses(self, model: M, x: Tensor, noise: torch.Generator, epoch: int, share: Share) -> Tensor:
+        """What is minimised, in nats for each image of a shard."""
+
+    @abstractmethod
+    def held_out_losses(self, model: M, x: Tensor, noise: torch.Generator) -> Tensor:
+        """An upper bound of −log q(x), in nats for each image."""
+
+    @abstractmethod
+    def penalty(self, model: M) -> Tensor:
+        """What is minimised beside the mean loss, the same for every batch."""
+
+    @abstractmethod
+    def bits_per_dim(self, model: M, loss: float, dimensions: int) -> float:
+        """A mean loss in bits per pixel and channel."""
+
+    @abstractmethod
+    def prepare(self, model: M, x: Tensor, noise: torch.Generator) -> None:
+        """Set up a fresh model from the first batch."""
+
+    @abstractmethod
+    def objective_changes_after(self, epoch: int) -> bool:
+        """Whether losses of later epochs are not to be compared with those before."""
+
+
+@dataclass(frozen=True)
+class VAERecipe(Recipe[BetaVAE]):
+    """Adam with a halving rate; the decoder burnt in on samples of the prior; β halved down to 1.
+
+    Parameters
+    ----------
+    depth
+        Channels of the outer convolutions.
+    samples
+        Draws from the posterior for each image.
+    halve_rate_steps
+        Steps after which the learning rate is halved, again and again.
+    burn_in_epochs
+        First epochs, in which the decoder learns from samples of the prior.
+    beta
+        β after the burn-in.
+    halve_beta_epochs
+        Epochs after which β is halved, until it is 1.
+    """
+
+    depth: int = 32
+    samples: int = 16
+    halve_rate_steps: int = 10_000
+    burn_in_epochs: int = 1
+    beta: float = 100.0
+    halve_beta_epochs: int = 3
+    optimiser: ClassVar[Literal["adam", "adamax"]] = "adam"
+
+    def config(self, data: str, shape: Shape, likelihood: LikelihoodKind | None) -> VAEConfig:
+        """Bernoulli for MNIST, logit-normal of scale 1 for FashionMNIST and everything else."""
+        chosen = likelihood or ("bernoulli" if data in BERNOULLI else "logit_normal")
+        channels, height, width = shape
+        return VAEConfig(shape=(channels, height, width), depth=self.depth, likelihood=chosen)
+
+    def learning_rate(self, step: int, steps_per_epoch: int) -> float:
+        """The highest rate, halved every `halve_rate_steps`."""
+        return self.rate * 0.5 ** (step // self.halve_rate_steps)
+
+    def beta_of(self, epoch: int) -> float:
+        """β of an epoch: the ELBO that is left at the end has β = 1."""
+        return max(1.0, self.beta * 0.5 ** (max(0, epoch - self.burn_in_epochs) // self.halve_beta_epochs))
+
+    def losses(self, model: BetaVAE, x: Tensor, noise: torch.Generator, epoch: int, share: Share) -> Tensor:
+        """Distortion + β · rate."""
+        burn_in = epoch < self.burn_in_epochs
+        return model.objective(x, noise, beta=self.beta_of(epoch), samples=self.samples, burn_in=burn_in, share=share)
+
+    def held_out_losses(self, model: BetaVAE, x: Tensor, noise: torch.Generator) -> Tensor:
+        """−ELBO."""
+        return model.objective(x, noise, beta=1.0, samples=self.samples, burn_in=False)
+
+    def penalty(self, model: BetaVAE) -> Tensor:
+        """Nothing."""
+        return torch.zeros(())
+
+    def bits_per_dim(self, model: BetaVAE, loss: float, dimensions: int) -> float:
+        """Of a density, as if it were constant within a grey level."""
+        return model.bits_per_dim(torch.tensor(loss, dtype=torch.float64)).item()
+
+    def prepare(self, model: BetaVAE, x: Tensor, noise: torch.Generator) -> None:
+        """Nothing: the first weights are as drawn."""
+
+    def objective_changes_after(self, epoch: int) -> bool:
+        """After the burn-in."""
+        return epoch + 1 == self.burn_in_epochs
+
+
+@dataclass(frozen=True)
+class GlowRecipe(Recipe[Glow]):
+    """Adamax with a rate that rises linearly and then stays; λ times the sum of squared weights is added.
+
+    Parameters
+    ----------
+    filters
+        Channels of the couplings' networks.
+    levels, steps
+        Levels of the flow, and steps of each.
+    warm_up_epochs
+        Epochs in which the learning rate rises from 0.
+    least_warm_up
+        Steps that this takes at least: on few images a few epochs are a rise so steep that the flow explodes.
+    l2
+        λ.
+    """
+
+    filters: int = 400
+    levels: int = 3
+    steps: int = 8
+    warm_up_epochs: int = 10
+    least_warm_up: int = 500
+    l2: float = 0.05
+    optimiser: ClassVar[Literal["adam", "adamax"]] = "adamax"
+
+    def config(self, data: str, shape: Shape, likelihood: LikelihoodKind | None) -> GlowConfig:
+        """The same for every data set."""
+        if likelihood is not None:
+            raise InputError(f"a likelihood is for the VAE; a Glow has none to choose, got {likelihood}")
+        channels, height, width = shape
+        return GlowConfig(shape=(channels, height, width), levels=self.levels, steps=self.steps, filters=self.filters)
+
+    def learning_rate(self, step: int, steps_per_epoch: int) -> float:
+        """A linear rise to the highest rate."""
+        warm_up = max(self.warm_up_epochs * steps_per_epoch, self.least_warm_up)
+        return self.rate * min(1.0, step / warm_up) if warm_up else self.rate
+
+    def losses(self, model: Glow, x: Tensor, noise: torch.Generator, epoch: int, share: Share) -> Tensor:
+        """−log q(x)."""
+        return model.objective(x, noise, share=share)
+
+    def held_out_losses(self, model: Glow, x: Tensor, noise: torch.Generator) -> Tensor:
+        """−log q(x)."""
+        return model.objective(x, noise)
+
+    def penalty(self, model: Glow) -> Tensor:
+        """λ Σ w²."""
+        return self.l2 * model.l2()
+
+    def bits_per_dim(self, model: Glow, loss: float, dimensions: int) -> float:
+        """Of grey levels, as the dequantised density is that of pixels of width 1."""
+        return loss / dimensions / math.log(2)
+
+    def prepare(self, model: Glow, x: Tensor, noise: torch.Generator) -> None:
+        """Let ActNorm normalise the first batch."""
+        model.initialize(x, noise)
+
+    def objective_changes_after(self, epoch: int) -> bool:
+        """Never."""
+        return False
+
+
+# What the paper leaves open (its batch sizes, whether the burn-in epoch is one of the 50) is set here. A cpu twin keeps
+# objective, schedules in shape, likelihood and statistics, and is smaller where docs/train.md says so.
+VAE_RECIPES: dict[str, VAERecipe] = {
+    "paper": VAERecipe(epochs=50, batch=64, rate=1e-4),
+    "cpu": VAERecipe(epochs=20, batch=64, rate=1e-3, depth=16, samples=1, halve_rate_steps=5_000, halve_beta_epochs=2),
+    "tiny": VAERecipe(epochs=3, batch=32, rate=1e-3, depth=4, samples=2, halve_beta_epochs=1, beta=2.0),
+}
+GLOW_RECIPES: dict[str, GlowRecipe] = {
+    "paper": GlowRecipe(epochs=250, batch=32, rate=1e-3),
+    "cpu": GlowRecipe(epochs=25, batch=64, rate=1e-3, filters=64, warm_up_epochs=1),
+    "tiny": GlowRecipe(epochs=3, batch=32, rate=1e-3, filters=8, levels=2, steps=2, warm_up_epochs=1, least_warm_up=50),
+}
+RECIPES: dict[str, dict[str, VAERecipe] | dict[str, GlowRecipe]] = {"vae": VAE_RECIPES, "glow": GLOW_RECIPES}
