@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-import zuko  # type: ignore[import-not-found,unused-ignore]  # optional
+import zuko
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
