@@ -129,7 +129,7 @@ def race(filters: int, rounds: int) -> list[Row]:
         rates: list[list[float]] = [[], []]
         peaks = []
         for _ in range(rounds):
-            peaks.append(2 * MATRIX**3 / min(seconds(lambda: matrix @ matrix) for _ in range(3)))
+            peaks.append(2 * MATRIX**3 / median(seconds(lambda: matrix @ matrix) for _ in range(5)))
             for found, action, size in zip(rates, actions, chosen, strict=True):
                 found.append(size / seconds(lambda action=action, size=size: action(size)))  # type: ignore[misc]
         ratio = median(mine / its for mine, its in zip(*rates, strict=True))

@@ -335,8 +335,8 @@ class _Workspace:
         kept = kept_of(x.shape[-1])
         moved, count = x.shape[-1] - kept, x.shape[:3].numel()
         self.images = [_Image(x, kept) for _ in range(steps + 1 if recording else 2)]
-        self.activations = [_Activations(x, kept, filters, recording) for _ in range(steps if recording else 1)]
-        self.neighbours, self.taps = _Neighbours(x, kept), _Taps(x, 2 * moved)
+        self.activations = [_Activations(x, moved, filters, recording) for _ in range(steps if recording else 1)]
+        self.near, self.taps = _Neighbours(x, kept), _Taps(x, 2 * moved)
         self.parameters = x.new_empty(2 * moved, count)
         self.shift, self.raw = self.parameters.chunk(2)
         self.log_scales = x.new_empty(moved, count)
@@ -344,9 +344,7 @@ class _Workspace:
         if recording:
             self.g_out, self.g_mixed = _Image(x, kept), _Image(x, kept)
             self.g_log_scale = x.new_empty(self.by_sample)
-            self.g_neighbours = _Neighbours(x, 2 * moved)
-            self.g_taps, self.g_near = _Taps(x, 2 * moved), _Taps(x, kept)
-            self.g_edges = _edges(self.g_taps.by_tap, x)
+            self.g_taps, self.g_near = _Neighbours(x, 2 * moved), _Taps(x, kept)
             self.g_second, self.g_first = x.new_empty(count, filters), x.new_empty(count, filters)
 
     def fits(self, x: Tensor) -> bool:
@@ -361,9 +359,8 @@ class _Workspace:
         for number, (matrix, (hidden1, hidden2, last, last_bias)) in _by_step(matrices, weights):
             source, target, own = self._of_step(number)
             torch.mm(matrix, source.with_one, out=target.values)
-            self.neighbours.inside.copy_(target.a)
-            self.neighbours.gather(own.near_taps, own.near_edges)
-            torch.mm(own.near.T, hidden1, out=own.first_values).relu_()
+            self.near.gather(target.a)
+            torch.mm(self.near.with_one.T, hidden1, out=own.first_values).relu_()
             torch.mm(own.first, hidden2, out=own.second).relu_()
             torch.mm(last, own.second.T, out=self.taps.values)
             self.taps.scatter(last_bias[:, None], self.parameters)
@@ -378,28 +375,30 @@ class _Workspace:
 
     def backward(self, g: Tensor, g_log_det: Tensor, matrices: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Gradients of what `forward` was given, in that order."""
-        out, mixed, g_taps = self.g_out, self.g_mixed, self.g_taps
+        out, mixed = self.g_out, self.g_mixed
         out.write(g)
         each = (BOUND * g_log_det).to(g.dtype)[:, None]
-        g_shift, g_raw = self.g_neighbours.inside.chunk(2)
+        g_parameters, g_taps = self.g_taps.inside, self.g_taps.values
+        g_shift, g_raw = g_parameters.chunk(2)
         g_matrices = torch.empty_like(matrices)
         gradients: list[Tensor] = []
         for number, (matrix, (hidden1, hidden2, last, _)) in reversed(_by_step(matrices, weights)):
-            source, _, own = self._of_step(number)
+            source, target, own = self._of_step(number)
             torch.mul(out.b, own.scale, out=mixed.b)
             scaled, b = mixed.b.view(self.by_sample), own.b.view(self.by_sample)
             torch.addcmul(each, scaled, b, value=BOUND, out=self.g_log_scale)
             g_shift.copy_(out.b)
             torch.ops.aten.tanh_backward(self.g_log_scale.view_as(g_raw), own.bounded, grad_input=g_raw)
-            self.g_neighbours.gather(g_taps.by_tap, self.g_edges)
+            self.g_taps.gather_inside()
 
-            g_last, g_last_bias = g_taps.values @ own.second, self.g_neighbours.inside.sum(1)
-            torch.mm(g_taps.values.T, last, out=self.g_second)
+            g_last, g_last_bias = g_taps @ own.second, g_parameters.sum(1)
+            torch.mm(g_taps.T, last, out=self.g_second)
             _relu_backward(self.g_second, own.second)
             g_hidden2 = own.first.T @ self.g_second
             torch.mm(self.g_second, hidden2[:-1].T, out=self.g_first)
             _relu_backward(self.g_first, own.first_values)
-            g_hidden1 = own.near @ self.g_first
+            self.near.gather(target.a)  # again: quicker than to fetch what forward had
+            g_hidden1 = self.near.with_one @ self.g_first
             torch.mm(hidden1[:-1], self.g_first.T, out=self.g_near.values)
             self.g_near.scatter(out.a, mixed.a)
 
@@ -443,11 +442,8 @@ class _Activations:
     is faster if a column is.
     """
 
-    def __init__(self, x: Tensor, kept: int, filters: int, recording: bool) -> None:
-        moved, count = x.shape[-1] - kept, x.shape[:3].numel()
-        self.near = x.new_ones(TAPS * kept + 1, count)
-        self.near_taps = self.near[:-1].view(3, 3, kept * count)
-        self.near_edges = _edges(self.near_taps, x)
+    def __init__(self, x: Tensor, moved: int, filters: int, recording: bool) -> None:
+        count = x.shape[:3].numel()
         self.first = x.new_ones(count, filters + 1) if recording else x.new_ones(filters + 1, count).T
         self.first_values = self.first[:, :-1]
         self.second = x.new_empty(count, filters) if recording else x.new_empty(filters, count).T
@@ -458,23 +454,27 @@ class _Neighbours:
     """The 3×3 neighbours of each pixel of an image: the image nine times, each time shifted by another tap."""
 
     def __init__(self, x: Tensor, channels: int) -> None:
-        count, width = channels * x.shape[:3].numel(), x.shape[2]
-        flat = x.new_zeros(count + 2 * (width + 1))
-        self.inside = flat[width + 1 : width + 1 + count].view(channels, -1)
-        self.shifted = flat.as_strided((3, 3, count), (width, 1, 1))
+        n, height, width = x.shape[:3]
+        count = n * height * width
+        flat = x.new_zeros(channels * count + 2 * (width + 1))
+        self.inside = flat[width + 1 : width + 1 + channels * count].view(channels, count)
+        self.shifted = flat.as_strided((3, 3, channels * count), (width, 1, 1))
+        self.with_one = x.new_ones(TAPS * channels + 1, count)
+        self.values = self.with_one[:-1]
+        self.taps = self.values.view(3, 3, channels * count)
+        each = self.values.view(3, 3, channels * n, height, width)
+        self.beyond = each[0, :, :, 0], each[2, :, :, -1], each[:, 0, :, :, 0], each[:, 2, :, :, -1]
 
-    def gather(self, taps: Tensor, edges: Sequence[Tensor]) -> None:
-        """Write them, tap by tap; at the edges of an image, where a shift takes another line or image, write zeros."""
-        taps.copy_(self.shifted)
-        for edge in edges:
+    def gather(self, image: Tensor) -> None:
+        """Those of an image."""
+        self.inside.copy_(image)
+        self.gather_inside()
+
+    def gather_inside(self) -> None:
+        """Those of what is in `inside`; beyond the edge, where a shift takes another line or image, zeros."""
+        self.taps.copy_(self.shifted)
+        for edge in self.beyond:
             edge.zero_()
-
-
-def _edges(taps: Tensor, x: Tensor) -> tuple[Tensor, ...]:
-    """Where the neighbours of pixels are beyond the edge of their image."""
-    height, width = x.shape[1:3]
-    each = taps.view(3, 3, taps.shape[-1] // (height * width), height, width)
-    return each[0, :, :, 0], each[2, :, :, -1], each[:, 0, :, :, 0], each[:, 2, :, :, -1]
 
 
 class _Taps:
@@ -483,7 +483,6 @@ class _Taps:
     def __init__(self, x: Tensor, channels: int) -> None:
         n, height, width = x.shape[:3]
         self.values = x.new_empty(TAPS * channels, n * height * width)
-        self.by_tap = self.values.view(3, 3, channels * n * height * width)
         above, middle, below = self.values.view(3, 3 * channels * n, height * width)
         self.up = middle[:, : (height - 1) * width], above[:, width:]
         self.down = middle[:, width:], below[:, : (height - 1) * width]
