@@ -77,7 +77,8 @@ def main() -> None:
     for row in rows:
         grid.add_row(*(value if isinstance(value, str) else f"{value:.3g}" for value in row.values()))
     Console().print(grid)
-    document = {"command": "python benchmarks/vae.py --output results/vae.json", "rows": rows}
+    command = "python benchmarks/vae.py --output results/vae.json"
+    document = {"command": command, "threads": torch.get_num_threads(), "rows": rows}
     options.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
