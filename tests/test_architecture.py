@@ -26,6 +26,7 @@ LAYERS = (
     ("density",),
     ("theory",),
     ("detector",),
+    ("guard",),
     ("benchmark",),
     ("plots",),
     ("report",),
@@ -45,10 +46,22 @@ ONLY_IN = {
     "ray": {"engines"},
     "rich": {"cli"},
     "safetensors": {"storage"},
-    "torch": {"models", "recipes", "runs", "train", "measure", "cli"},
+    "torch": {"models", "recipes", "runs", "train", "measure", "guard", "cli"},
     "typer": {"cli"},
 }
-LEFT_OR_OPTIONAL = {"models", "train", "recipes", "runs", "plots", "report", "engines", "service", "cli", "__main__"}
+LEFT_OR_OPTIONAL = {
+    "models",
+    "guard",
+    "train",
+    "recipes",
+    "runs",
+    "plots",
+    "report",
+    "engines",
+    "service",
+    "cli",
+    "__main__",
+}
 NEVER_IMPORTED = {"cloudpickle", "dill", "importlib", "joblib", "marshal", "pickle", "runpy", "shelve", "yaml"}
 NEVER_USED = {
     *(f"builtins.{name}" for name in ("__import__", "breakpoint", "compile", "eval", "exec")),

@@ -24,7 +24,7 @@ from dose_ood.density.base import DensityOfStates
 from dose_ood.density.registry import estimator_from_state, estimator_state
 from dose_ood.errors import InputError
 from dose_ood.statistics import Statistics
-from dose_ood.storage import Json
+from dose_ood.storage import Directory, Json
 
 KIND = "detector"
 LIKELIHOODS = ("like", "iwae")  # names of a log-likelihood, the first that is there
@@ -75,6 +75,9 @@ class Detector:
         A fitted and calibrated density of states.
     provenance
         Where it comes from: rows and fingerprints of the data, versions.
+    model
+        The model that measures the statistics, as data (`models.registry.model_state`); None if it is kept elsewhere.
+        With it, `Guard` takes images.
 
     Examples
     --------
@@ -93,6 +96,7 @@ class Detector:
     statistics: tuple[str, ...]
     estimator: DensityOfStates
     provenance: Mapping[str, Json]
+    model: Directory | None = None
 
     @classmethod
     def fit(
@@ -169,21 +173,26 @@ class Detector:
             "estimator": {"kind": kind, "params": params},
             "provenance": self.provenance,
         }
-        storage.save(path, document, {"estimator": tensors}, kind=KIND)
+        arrays = {"estimator": tensors}
+        if self.model is not None:
+            document["model"] = self.model.document
+            arrays |= self.model.tensors
+        storage.save(path, document, arrays, kind=KIND)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read what `save` wrote; anything else is refused by name, and nothing in it is executed."""
         found = storage.load(path, kind=KIND)
         estimator, names = found.document.get("estimator"), found.document.get("statistics")
-        provenance = found.document.get("provenance")
+        provenance, model = found.document.get("provenance"), found.document.get("model")
         if (
             not isinstance(estimator, Mapping)
             or not isinstance(params := estimator.get("params"), Mapping)
             or not isinstance(kind := estimator.get("kind"), str)
             or not isinstance(names, list)
             or not isinstance(provenance, Mapping)
-            or set(found.tensors) != {"estimator"}
+            or not isinstance(model, Mapping | None)
+            or set(found.tensors) != {"estimator", *({"model"} if model is not None else ())}
         ):
             raise InputError(f"{path}: expected statistics, an estimator with kind and params, and its arrays")
         fitted = estimator_from_state(kind, params, found.tensors["estimator"])
@@ -192,7 +201,8 @@ class Detector:
             raise InputError(f"{path}: expected {fitted.n_features_in_} different names of statistics, got {names}")
         if not len(fitted.calibration_scores_):
             raise InputError(f"{path}: the estimator is not calibrated")
-        return cls(statistics, fitted, provenance)
+        state = None if model is None else Directory(model, {"model": found.tensors["model"]})
+        return cls(statistics, fitted, provenance, state)
 
 
 def default_statistics(kind: str, names: Sequence[str]) -> tuple[str, ...]:

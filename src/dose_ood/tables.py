@@ -99,6 +99,23 @@ def file_format(path: str | os.PathLike[str], allowed: Sequence[Format] = FORMAT
     raise InputError(f"{path}: expected a file name ending in {', '.join(allowed)}")
 
 
+def is_table(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is a table by its name; an .npz of pictures, with arrays of three dimensions and more, is not."""
+    name = Path(path).name.lower()
+    if not name.endswith(".npz"):
+        return name.endswith(FORMATS)
+    with explaining(f"cannot read {path} as npz"), zipfile.ZipFile(path) as archive:
+        return all(_dimensions(archive, member) < 3 for member in archive.namelist())
+
+
+def _dimensions(archive: zipfile.ZipFile, member: str) -> int:
+    """Of an array in an archive, from its header alone."""
+    with archive.open(member) as file:
+        major, _ = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+        return len(read(file)[0])
+
+
 @contextmanager
 def explaining(what: str) -> Iterator[None]:
     """Tell what a library says about foreign content or a full disk in one sentence."""

@@ -23,7 +23,7 @@ from dose_ood.density.svm import WhitenedSVM
 from dose_ood.detector import Detector
 from dose_ood.errors import InputError
 from dose_ood.statistics import Batch, OnBad, Statistics, stream
-from dose_ood.tables import TableSink, row_count
+from dose_ood.tables import TableSink, is_table, row_count
 from dose_ood.theory import rank_bandwidths, rank_nus, rank_statistics
 
 Method = Literal["kde", "svm", "likelihood", "typicality", "waic", "likelihood_ratio"]
@@ -57,6 +57,10 @@ def fit(
     discard: Annotated[float, typer.Option(help="Share of held-out samples below the threshold.")] = 0.05,
     bandwidth: Annotated[str, typer.Option(help="kde: scott, silverman, isj, or a factor of the spread.")] = "scott",
     nu: Annotated[float, typer.Option(help="svm: share of training samples outside the support.")] = 0.5,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="The run of `dose train` whose statistics these are: the detector then takes images too."),
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Learn what is typical from a table, and calibrate it on held-out rows.
@@ -73,13 +77,25 @@ def fit(
         task = bar.add_task(f"fitting {method}", total=None)
         detector = Detector.fit(rows, fresh, make_estimator(method, discard, bandwidth, nu), names)
         bar.remove_task(task)
+    if model is not None:
+        from dose_ood.cli.images import holding
+
+        detector = holding(detector, model)
     detector.save(output)
     show(describe(detector), json, lambda: print_detector(detector, output))
 
 
 def score(
     detector: DetectorPath,
-    table: TablePath,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="TABLE",
+            help="The table to judge: .parquet, .csv, .csv.gz or .npz. If the detector holds its model, also images: a "
+            "folder of pictures, .npy or .npz (uint8), or a data set's name.",
+            show_default=False,
+        ),
+    ],
     output: Annotated[
         Path, typer.Option("--output", "-o", help=".parquet, .csv or .csv.gz file to write.", show_default=False)
     ],
@@ -88,7 +104,7 @@ def score(
     rate: Annotated[float, typer.Option("--fdr", help="False-discovery rate for the summary's cut of p-values.")] = 0.1,
     json: AsJson = False,
 ) -> None:
-    """Score every row of a table: `score`, `p_value`, `is_typical`, `is_bad`.
+    """Score every row of a table, or every image: `score`, `p_value`, `is_typical`, `is_bad`.
 
     Reads, scores and writes batch by batch, so memory does not grow with rows. The output appears when it is complete.
 
@@ -105,7 +121,7 @@ def score(
     ranks = np.zeros(len(calibration) + 2, dtype=np.int64)
     atypical = bad = 0
     with progress() as bar, TableSink(output) as sink:
-        for batch in batches(table, model.statistics, bar, on_bad_row, kept):
+        for batch in rows_of(model, detector, source, bar, on_bad_row, kept):
             found = model.score(batch.statistics)
             columns = found.to_arrow()
             sink.write(pa.record_batch([*batch.kept.columns, *columns.columns], names=[*kept, *columns.schema.names]))
@@ -253,6 +269,20 @@ def as_number(name: str, text: str) -> float:
         return float(text)
     except ValueError:
         raise InputError(f"{name} must be a number, got {text!r}") from None
+
+
+def rows_of(
+    model: Detector, path: Path, source: str, bar: Progress, on_bad: OnBad, keep: Sequence[str]
+) -> Iterator[Batch]:
+    """The statistics of a table's rows, or of images if the detector holds the model that measures them."""
+    if is_table(source) or model.model is None:
+        yield from batches(Path(source), model.statistics, bar, on_bad, keep)
+        return
+    if keep:
+        raise InputError(f"images have no columns to keep, and {source} is no table")
+    from dose_ood.cli.images import image_batches
+
+    yield from image_batches(model, str(path), source, bar)
 
 
 def batches(

@@ -11,7 +11,7 @@ from dose_ood.errors import InputError
 from dose_ood.models.glow import Glow, GlowConfig
 from dose_ood.models.vae import BetaVAE, VAEConfig
 from dose_ood.models.weights import restore, weights
-from dose_ood.storage import Json
+from dose_ood.storage import Directory, Json
 
 KIND = "model"
 Model: TypeAlias = BetaVAE | Glow
@@ -54,30 +54,46 @@ def _plain(value: Json) -> object:
     return tuple(_plain(item) for item in value) if isinstance(value, list) else value
 
 
-def save_model(path: str | os.PathLike[str], model: Model, provenance: Mapping[str, Json]) -> None:
-    """Write a model's kind, configuration and weights, whole or not at all.
+def model_state(model: Model, provenance: Mapping[str, Json]) -> Directory:
+    """A model as data: its kind, configuration and weights, and where it comes from.
 
     Parameters
     ----------
-    path
-        The directory to make or replace.
     model
         A model of the registry.
     provenance
         Where it comes from, as JSON; kept and given back, not interpreted here.
     """
     document: dict[str, Json] = {"kind": model.kind, "config": asdict(model.config), "provenance": provenance}
-    storage.save(path, document, {"model": weights(model)}, kind=KIND)
+    return Directory(document, {KIND: weights(model)})
+
+
+def model_from_state(state: Directory, where: str) -> Loaded:
+    """The model that has this state; anything else is refused by name.
+
+    Parameters
+    ----------
+    state
+        What `model_state` gave.
+    where
+        What messages call its source.
+    """
+    provenance = state.document.get("provenance")
+    if set(state.document) != {"kind", "config", "provenance"} or not isinstance(provenance, Mapping):
+        raise InputError(f"{where}: expected kind, config and provenance, got {', '.join(state.document)}")
+    if set(state.tensors) != {KIND}:
+        raise InputError(f"{where}: expected one file of arrays, {KIND}, got {', '.join(state.tensors) or 'none'}")
+    model = build(config_from(state.document.get("kind"), state.document.get("config"), where))
+    restore(model, state.tensors[KIND], where)
+    return Loaded(model, provenance)
+
+
+def save_model(path: str | os.PathLike[str], model: Model, provenance: Mapping[str, Json]) -> None:
+    """Write a model's state, whole or not at all."""
+    state = model_state(model, provenance)
+    storage.save(path, state.document, state.tensors, kind=KIND)
 
 
 def load_model(path: str | os.PathLike[str]) -> Loaded:
     """Read what `save_model` wrote; anything else is refused by name."""
-    found = storage.load(path, kind=KIND)
-    provenance = found.document.get("provenance")
-    if set(found.document) != {"kind", "config", "provenance"} or not isinstance(provenance, Mapping):
-        raise InputError(f"{path}: expected kind, config and provenance, got {', '.join(found.document)}")
-    if set(found.tensors) != {"model"}:
-        raise InputError(f"{path}: expected one file of arrays, model, got {', '.join(found.tensors) or 'none'}")
-    model = build(config_from(found.document.get("kind"), found.document.get("config"), str(path)))
-    restore(model, found.tensors["model"], str(path))
-    return Loaded(model, provenance)
+    return model_from_state(storage.load(path, kind=KIND), str(path))
