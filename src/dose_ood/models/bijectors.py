@@ -7,7 +7,9 @@ matrix products; training and measuring use it.
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -17,9 +19,12 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from dose_ood.errors import InputError
+from dose_ood.models.parallel import at_once, workers
 
 TAPS = 9  # of a 3×3 convolution
-BOUND = 2.0  # of the logarithm of a coupling's scale
+OPEN = 2.0  # a coupling's scale is σ(· + OPEN) / σ(OPEN)
+LOG_MOST = math.log1p(math.exp(-OPEN))  # the logarithm of its largest scale
+LEAST_IMAGES = 4  # of a batch, for a thread of their own
 Mapped: TypeAlias = tuple[Tensor, Tensor]  # what a layer makes of a batch, and the log-determinants
 
 
@@ -97,7 +102,8 @@ class AffineCoupling(nn.Module):
     """The first half a of the channels sets scale and shift of the second half b: (a, b) → (a, exp(s(a)) b + t(a)).
 
     The network behind s and t is three convolutions (3×3, 1×1, 3×3) with ReLUs between. The last one starts at zero,
-    which makes the layer the identity, as does s = 2 tanh(·): it is bounded, so that inverses are too.
+    which makes the layer the identity, as exp(s) = σ(· + 2) / σ(2). A scale is 1.14 at most: steps that may each expand
+    a value by more than that make some of a batch explode, early in training, by many orders of magnitude.
 
     Convolutions are held as matrices, the 3×3 taps line by line and the channels of each together: `hidden1`
     (9 a + 1, filters) and `hidden2` (filters + 1, filters), whose last rows are biases, and `last` (9 · 2 b, filters).
@@ -133,7 +139,7 @@ class AffineCoupling(nn.Module):
         x = functional.conv2d(x, second, self.hidden2[-1]).relu()
         x = functional.conv_transpose2d(x, third, self.last_bias, padding=1)
         shift, raw = x.permute(0, 2, 3, 1).chunk(2, dim=-1)
-        return shift, BOUND * torch.tanh(raw)
+        return shift, functional.logsigmoid(raw + OPEN) + LOG_MOST
 
     def forward(self, x: Tensor) -> Mapped:
         """Scale and shift the second half."""
@@ -248,7 +254,8 @@ class Folded:
     Parameters
     ----------
     matrices
-        ActNorm and 1×1 convolution in one, shape (steps, c, c + 1): one of them times (x, 1) is W exp(s) (x − m).
+        ActNorm, 1×1 convolution and the coupling's largest scale in one, shape (steps, c, c + 1): one of them times
+        (x, 1) is W exp(s) (x − m), its second half times 1 / σ(2).
     log_det
         The log-determinant of all of them together, for each pixel, in float64.
     weights
@@ -265,11 +272,14 @@ def fold(steps: Sequence[Step]) -> Folded:
     scales = torch.stack([step.norm.log_scale for step in steps]).double()
     means = torch.stack([step.norm.mean for step in steps]).double()
     diagonals = torch.stack([step.mix.log_diagonal for step in steps]).double()
-    mixed = lu_weights([step.mix for step in steps]) * scales.exp()[:, None, :]
+    most = torch.zeros_like(scales[0])
+    most[kept_of(len(most)) :] = LOG_MOST
+    mixed = lu_weights([step.mix for step in steps]) * scales.exp()[:, None, :] * most.exp()[:, None]
     matrices = torch.cat([mixed, -(mixed @ means[:, :, None])], dim=2)
     nets = [step.coupling for step in steps]
     weights = tuple(w for net in nets for w in (net.hidden1, net.hidden2, net.last, net.last_bias))
-    return Folded(matrices.to(weights[0].dtype), scales.sum() + diagonals.sum(), weights)
+    log_det = scales.sum() + diagonals.sum() + len(steps) * most.sum()
+    return Folded(matrices.to(weights[0].dtype), log_det, weights)
 
 
 class FusedSteps:
@@ -283,48 +293,58 @@ class FusedSteps:
     """
 
     def __init__(self) -> None:
-        self.idle: dict[bool, _Workspace] = {}
+        self.idle: list[_Workspace] = []
 
     def __call__(self, steps: Folded, x: Tensor) -> Mapped:
         """What the steps make of a batch, and the log-determinants; one backward pass is possible, not two."""
-        space = self._workspace(x, steps.weights[0].shape[1], len(steps.matrices))
-        found = _FusedSteps.apply(self, space, x, steps.matrices, *steps.weights)  # type: ignore[no-untyped-call]
+        filters, count, recording = steps.weights[0].shape[1], len(steps.matrices), torch.is_grad_enabled()
+        parts = torch.tensor_split(x, workers(len(x), LEAST_IMAGES))
+        spaces = [self._take(part, filters, count, recording) for part in parts]
+        found = _FusedSteps.apply(self, spaces, x, steps.matrices, *steps.weights)  # type: ignore[no-untyped-call]
         y, log_det = cast(Mapped, found)
-        if not space.recording:
-            self.give_back(space)
+        if not recording:
+            self.idle.extend(spaces)
         return y, log_det + _same_for_all(x, steps.log_det)
 
-    def give_back(self, space: "_Workspace") -> None:
-        """Let the next call have it."""
-        self.idle[space.recording] = space
-
-    def _workspace(self, x: Tensor, filters: int, steps: int) -> "_Workspace":
-        recording = torch.is_grad_enabled()
-        found = self.idle.pop(recording, None)
-        if found is not None and found.fits(x):
-            return found
+    def _take(self, x: Tensor, filters: int, steps: int, recording: bool) -> "_Workspace":
+        """Memory for a part of a batch; what another pass left, if it fits."""
+        with suppress(IndexError):  # threads take from the same list
+            while True:
+                found = self.idle.pop()
+                if found.fits(x, recording):
+                    return found
         return _Workspace(x, filters, steps, recording)
 
 
 class _FusedSteps(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, fused: FusedSteps, space: "_Workspace", x: Tensor, matrices: Tensor, *weights: Tensor
+        ctx: Any, fused: FusedSteps, spaces: "list[_Workspace]", x: Tensor, matrices: Tensor, *weights: Tensor
     ) -> Mapped:
-        ctx.fused, ctx.space = fused, space
+        ctx.fused, ctx.spaces = fused, spaces
         ctx.save_for_backward(matrices, *weights)
-        return space.forward(x, matrices, weights)
+        y, sizes = torch.empty_like(x), [len(space) for space in spaces]
+        parts = zip(spaces, torch.split(x, sizes), torch.split(y, sizes), strict=True)
+        tasks = [partial(space.forward, part, matrices, weights, out) for space, part, out in parts]
+        log_dets = at_once(tasks, len(tasks))
+        return y, torch.cat(log_dets)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor, g_log_det: Tensor) -> tuple[Tensor | None, ...]:
-        if ctx.space is None:
+        if ctx.spaces is None:
             raise RuntimeError("the steps of a flow can be differentiated once, and their memory is in use again")
         matrices, *weights = ctx.saved_tensors
-        gradients = ctx.space.backward(g, g_log_det, matrices, weights)
-        ctx.fused.give_back(ctx.space)
-        ctx.space = None
-        return None, None, *gradients
+        g_x, sizes = torch.empty_like(g), [len(space) for space in ctx.spaces]
+        parts = zip(ctx.spaces, *(torch.split(tensor, sizes) for tensor in (g, g_log_det, g_x)), strict=True)
+        tasks = [partial(space.backward, part, log_det, matrices, weights, out) for space, part, log_det, out in parts]
+        first, *others = at_once(tasks, len(tasks))
+        for total, *more in zip(first, *others, strict=True):
+            for part in more:
+                total += part
+        ctx.fused.idle.extend(ctx.spaces)
+        ctx.spaces = None
+        return None, None, g_x, *first
 
 
 class _Workspace:
@@ -339,7 +359,8 @@ class _Workspace:
         self.near, self.taps = _Neighbours(x, kept), _Taps(x, 2 * moved)
         self.parameters = x.new_empty(2 * moved, count)
         self.shift, self.raw = self.parameters.chunk(2)
-        self.log_scales = x.new_empty(moved, count)
+        self.log_scale, self.log_scales = x.new_empty(2, moved, count)
+        self.opening = torch.cat([x.new_zeros(moved), x.new_full((moved,), OPEN)])
         self.by_sample = moved, len(x), x.shape[1] * x.shape[2]
         if recording:
             self.g_out, self.g_mixed = _Image(x, kept), _Image(x, kept)
@@ -347,13 +368,17 @@ class _Workspace:
             self.g_taps, self.g_near = _Neighbours(x, 2 * moved), _Taps(x, kept)
             self.g_second, self.g_first = x.new_empty(count, filters), x.new_empty(count, filters)
 
-    def fits(self, x: Tensor) -> bool:
-        """Whether this is the space that such a batch needs."""
-        same_kind = self.like.is_inference() == torch.is_inference_mode_enabled()
-        return same_kind and (x.shape, x.dtype, x.device) == (self.shape, self.like.dtype, self.like.device)
+    def __len__(self) -> int:
+        """How many samples it is for."""
+        return self.shape[0]
 
-    def forward(self, x: Tensor, matrices: Tensor, weights: Sequence[Tensor]) -> Mapped:
-        """The steps, one after the other."""
+    def fits(self, x: Tensor, recording: bool) -> bool:
+        """Whether this is the space that such a batch needs."""
+        own = (self.like.is_inference(), self.recording, self.shape, self.like.dtype, self.like.device)
+        return own == (torch.is_inference_mode_enabled(), recording, x.shape, x.dtype, x.device)
+
+    def forward(self, x: Tensor, matrices: Tensor, weights: Sequence[Tensor], y: Tensor) -> Tensor:
+        """The steps, one after the other; writes what they make of x into y and gives the log-determinants."""
         self.images[0].write(x)
         self.log_scales.zero_()
         for number, (matrix, (hidden1, hidden2, last, last_bias)) in _by_step(matrices, weights):
@@ -363,21 +388,24 @@ class _Workspace:
             torch.mm(self.near.with_one.T, hidden1, out=own.first_values).relu_()
             torch.mm(own.first, hidden2, out=own.second).relu_()
             torch.mm(last, own.second.T, out=self.taps.values)
-            self.taps.scatter(last_bias[:, None], self.parameters)
-            torch.tanh(self.raw, out=own.bounded)
-            self.log_scales += own.bounded
-            torch.exp(torch.mul(own.bounded, BOUND, out=own.scale), out=own.scale)
+            self.taps.scatter((last_bias + self.opening)[:, None], self.parameters)
+            torch.ops.aten.log_sigmoid_forward(self.raw, output=self.log_scale, buffer=own.scale)
+            self.log_scales += self.log_scale
+            torch.exp(self.log_scale, out=own.scale)
             if self.recording:
                 own.b.copy_(target.b)
             torch.addcmul(self.shift, target.b, own.scale, out=target.b)
-        log_det = self.log_scales.view(self.by_sample).sum((0, 2), dtype=torch.float64)
-        return target.read(), BOUND * log_det
+        target.read(y)
+        log_det: Tensor = self.log_scales.view(self.by_sample).sum((0, 2), dtype=torch.float64)
+        return log_det
 
-    def backward(self, g: Tensor, g_log_det: Tensor, matrices: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def backward(
+        self, g: Tensor, g_log_det: Tensor, matrices: Tensor, weights: Sequence[Tensor], g_x: Tensor
+    ) -> list[Tensor]:
         """Gradients of what `forward` was given, in that order."""
         out, mixed = self.g_out, self.g_mixed
         out.write(g)
-        each = (BOUND * g_log_det).to(g.dtype)[:, None]
+        each = g_log_det.to(g.dtype)[:, None]
         g_parameters, g_taps = self.g_taps.inside, self.g_taps.values
         g_shift, g_raw = g_parameters.chunk(2)
         g_matrices = torch.empty_like(matrices)
@@ -386,9 +414,9 @@ class _Workspace:
             source, target, own = self._of_step(number)
             torch.mul(out.b, own.scale, out=mixed.b)
             scaled, b = mixed.b.view(self.by_sample), own.b.view(self.by_sample)
-            torch.addcmul(each, scaled, b, value=BOUND, out=self.g_log_scale)
+            g_log_scale = torch.addcmul(each, scaled, b, out=self.g_log_scale).view_as(g_raw)
             g_shift.copy_(out.b)
-            torch.ops.aten.tanh_backward(self.g_log_scale.view_as(g_raw), own.bounded, grad_input=g_raw)
+            torch.addcmul(g_log_scale, g_log_scale, own.scale, value=-1, out=g_raw)  # σ' = σ (1 − σ)
             self.g_taps.gather_inside()
 
             g_last, g_last_bias = g_taps @ own.second, g_parameters.sum(1)
@@ -405,7 +433,8 @@ class _Workspace:
             torch.mm(mixed.values, source.with_one.T, out=g_matrices[number])
             torch.mm(matrix[:, :-1].T, mixed.values, out=out.values)
             gradients = [g_hidden1, g_hidden2, g_last, g_last_bias, *gradients]
-        return out.read(), g_matrices, *gradients
+        out.read(g_x)
+        return [g_matrices, *gradients]
 
     def _of_step(self, number: int) -> "tuple[_Image, _Image, _Activations]":
         images, own = self.images, self.activations
@@ -431,8 +460,8 @@ class _Image:
     def write(self, x: Tensor) -> None:
         self.values.view(self.shape).copy_(x.permute(3, 0, 1, 2))
 
-    def read(self) -> Tensor:
-        return self.values.clone().view(self.shape).permute(1, 2, 3, 0)
+    def read(self, x: Tensor) -> None:
+        x.permute(3, 0, 1, 2).copy_(self.values.view(self.shape))
 
 
 class _Activations:
@@ -447,7 +476,7 @@ class _Activations:
         self.first = x.new_ones(count, filters + 1) if recording else x.new_ones(filters + 1, count).T
         self.first_values = self.first[:, :-1]
         self.second = x.new_empty(count, filters) if recording else x.new_empty(filters, count).T
-        self.bounded, self.scale, self.b = x.new_empty(3, moved, count)
+        self.scale, self.b = x.new_empty(2, moved, count)
 
 
 class _Neighbours:

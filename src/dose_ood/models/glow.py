@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Self, cast
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from dose_ood.errors import InputError
 from dose_ood.models.bijectors import Folded, FusedSteps, Split, Squeeze, Step, fold, kept_of
+from dose_ood.models.parallel import at_once, workers
 from dose_ood.noise import content_uniform, generator
 
 LEVELS = 256  # grey levels
@@ -182,7 +184,8 @@ class Glow(nn.Module):
         """
         self._require_initialised()
         folded = self._fold()
-        parts = [self._encode(self._with_content_noise(some), folded) for some in torch.split(x, AT_ONCE)]
+        tasks = [partial(self._encode_with_content_noise, some, folded) for some in torch.split(x, AT_ONCE)]
+        parts = at_once(tasks, workers(len(x), AT_ONCE))
         latents = [torch.cat(level) for level in zip(*(part.latent for part in parts), strict=True)]
         jacs = [torch.cat(level) for level in zip(*(part.jac for part in parts), strict=True)]
         latent, jac = _sum(latents), _sum(jacs)
@@ -296,6 +299,9 @@ class Glow(nn.Module):
         """(n, c, h, w) in [0, 256) → (n, h, w, c) in [−½, ½), in the precision of the weights."""
         dtype = next(self.parameters()).dtype
         return (values.permute(0, 2, 3, 1) / LEVELS - 0.5).to(dtype)
+
+    def _encode_with_content_noise(self, x: Tensor, folded: Sequence[Folded]) -> Latents:
+        return self._encode(self._with_content_noise(x), folded)
 
     def _with_content_noise(self, x: Tensor) -> Tensor:
         self._check(x)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
@@ -24,6 +25,7 @@ from dose_ood.models.distributions import (
     ScaleKind,
     log_softplus,
 )
+from dose_ood.models.parallel import at_once, workers
 from dose_ood.noise import content_normal, generator
 
 LikelihoodKind = Literal["bernoulli", "logit_normal", "discretized_logit_normal"]
@@ -169,10 +171,15 @@ class BetaVAE(nn.Module):
         """
         self._check(x)
         x = x.contiguous()
-        noise = content_normal(x.cpu().numpy(), self.config.draws, (self.config.latent,))
-        rows = [self._measure_one(image, draws) for image, draws in zip(x, torch.from_numpy(noise), strict=True)]
+        threads = workers(len(x), least=1)
+        parts = at_once([partial(self._measure_each, part) for part in torch.tensor_split(x, threads)], threads)
+        rows = [row for part in parts for row in part]
         names = ("xent", "ent", "rate", "distortion", "iwae")
         return {name: torch.stack([row[name] for row in rows]) if rows else _no_rows(x) for name in names}
+
+    def _measure_each(self, x: Tensor) -> list[dict[str, Tensor]]:
+        noise = content_normal(x.cpu().numpy(), self.config.draws, (self.config.latent,))
+        return [self._measure_one(image, draws) for image, draws in zip(x, torch.from_numpy(noise), strict=True)]
 
     def _measure_one(self, image: Tensor, noise: Tensor) -> dict[str, Tensor]:
         posterior = self.posterior(image[None])
