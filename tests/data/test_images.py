@@ -5,6 +5,7 @@ import pytest
 from PIL import Image
 
 from dose_ood import InputError
+from dose_ood.data.folder import data_folder
 from dose_ood.data.images import fingerprint, read_images, split, write_sheet
 from dose_ood.noise import generator
 
@@ -82,7 +83,7 @@ def test_arrays_that_are_no_images_are_refused(tmp_path, array, message):
         read_images(tmp_path / "a.npy")
 
 
-def test_sources_that_are_none_are_refused(cache, tmp_path, monkeypatch):
+def test_sources_that_are_none_are_refused(cache, tmp_path):
     np.savez(tmp_path / "two.npz", a=GREY, b=GREY)
     (tmp_path / "broken.npz").write_bytes(b"PK broken")
     (tmp_path / "table.csv").write_text("a,b")
@@ -91,7 +92,8 @@ def test_sources_that_are_none_are_refused(cache, tmp_path, monkeypatch):
     (tmp_path / "empty").mkdir()
     refused = {
         "nothing/there.npz": "no such file or folder",
-        "mnist": r"no data set in DOSE_DATA .*; there: digits, only_test",
+        "mnist": r"mnist is not in the data folder \(.*cache\): get it with dose data fetch mnist",
+        "numbers": r"no data set in the data folder .*; there: digits, only_test, fashion_mnist_sample, mnist_sample",
         "digits:validation": r"expected NAME\[:PART\]\[:SHIFT\]",
         "only_test": "expected train_x, x or a single array, got test_x, test_y; say :test",
         "only_test:train": "has no 'train_x'; it has test_x, test_y",
@@ -106,9 +108,33 @@ def test_sources_that_are_none_are_refused(cache, tmp_path, monkeypatch):
     for source, message in refused.items():
         with pytest.raises(InputError, match=message):
             read_images(source)
+
+
+def test_a_name_is_looked_for_in_paths_then_the_data_folder_then_the_samples(cache, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shipped = read_images("mnist_sample:test")
+    np.savez(cache / "mnist_sample.npz", test_x=GREY)
+    assert np.array_equal(read_images("mnist_sample:test"), GREY[:, None])
+    save_pictures(tmp_path / "digits", COLOUR)
+    assert np.array_equal(read_images("digits"), CHANNELS_FIRST)
     monkeypatch.delenv("DOSE_DATA")
-    with pytest.raises(InputError, match="let DOSE_DATA name their folder"):
-        read_images("digits")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    assert np.array_equal(read_images("mnist_sample:test"), shipped)
+    (tmp_path / "user").mkdir()
+    cache.rename(tmp_path / "user" / "dose-ood")
+    assert np.array_equal(read_images("mnist_sample:test"), GREY[:, None])
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert data_folder() == tmp_path / ".cache" / "dose-ood"
+
+
+def test_pictures_in_folders_of_classes_and_parts(tmp_path):
+    (tmp_path / "set" / "train").mkdir(parents=True)
+    save_pictures(tmp_path / "set" / "train" / "a", GREY[:2])
+    save_pictures(tmp_path / "set" / "train" / "b", GREY[2:])
+    save_pictures(tmp_path / "set" / "test", GREY[::-1])
+    assert np.array_equal(read_images(f"{tmp_path}/set:train"), GREY[:, None])
+    assert np.array_equal(read_images(f"{tmp_path}/set:test"), GREY[::-1, None])
 
 
 def test_pictures_that_do_not_fit_are_refused_by_name(tmp_path):
@@ -119,6 +145,12 @@ def test_pictures_that_do_not_fit_are_refused_by_name(tmp_path):
     folder = save_pictures(tmp_path / "colours", GREY)
     Image.fromarray(COLOUR[0]).save(folder / "z.png")
     with pytest.raises(InputError, match=r"z.png: expected 7×6 grey as in 0.png, got 7×6 RGB"):
+        read_images(folder)
+    folder = save_pictures(tmp_path / "huge", [np.zeros((8193, 8193), np.uint8)])
+    with pytest.raises(InputError, match=r"0.png: expected at most 67,108,864 pixels, got 8,193×8,193"):
+        read_images(folder)
+    (folder / "0.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EOF\n")  # would start a program
+    with pytest.raises(InputError, match=r"0.png cannot be read as a picture"):
         read_images(folder)
     folder = save_pictures(tmp_path / "clear", [np.zeros((3, 3, 4), np.uint8)])
     with pytest.raises(InputError, match="expected a grey or RGB picture of 8 bits, got mode RGBA"):

@@ -1,32 +1,30 @@
 """Images in: a file of arrays, a folder of pictures or a data set's name become uint8 of shape (n, c, h, w)."""
 
 import hashlib
+import io
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dose_ood.data.arrow import is_saved_dataset, read_saved_dataset
+from dose_ood.data.catalogue import CATALOGUE
+from dose_ood.data.folder import SAMPLES, data_folder, names_in, path_of
+from dose_ood.data.pictures import pillow, read_folder
 from dose_ood.data.shifts import SHIFTS
 from dose_ood.errors import InputError
 from dose_ood.noise import generator
 from dose_ood.tables import explaining, replacing
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
 Images: TypeAlias = NDArray[np.uint8]
 Rows: TypeAlias = NDArray[np.int64]
 
-CACHE = "DOSE_DATA"  # the environment variable that names the folder of data sets
 PARTS = ("train", "test")
-PICTURES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-MODES = {"1": "L", "L": "L", "RGB": "RGB"}
 CHUNK = 4096
 
 
@@ -68,9 +66,15 @@ def read_images(source: str | os.PathLike[str]) -> Images:
     Parameters
     ----------
     source
-        A .npy or .npz file, a folder of pictures (taken in the order of their names), or the name of a data set found
-        as NAME.npz in the folder that the environment variable DOSE_DATA names. PART is train or test, for an .npz
-        that holds `train_x` and `test_x`; SHIFT is a name in `SHIFTS`, such as hflip.
+        A .npy or .npz file, a folder of pictures (taken in the order of their names), a folder that Hugging Face's
+        `save_to_disk` wrote, or the name of a data set: NAME.npz in the folder that the environment variable DOSE_DATA
+        names, or else in the user's cache, or a sample that ships with the package. PART is train or test, where there
+        are such parts; SHIFT is a name in `SHIFTS`, such as hflip.
+
+    Examples
+    --------
+    >>> read_images("fashion_mnist_sample").shape, read_images("mnist_sample:test:hflip").shape
+    ((8000, 1, 28, 28), (2000, 1, 28, 28))
     """
     place, part, shift = _parse(os.fspath(source))
     path = _find(place)
@@ -103,14 +107,15 @@ def _find(place: str) -> Path:
         raise InputError(
             f"{place}: expected NAME[:PART][:SHIFT] with a part of {', '.join(PARTS)} or a shift of {', '.join(SHIFTS)}"
         )
-    cache = os.environ.get(CACHE)
-    if not cache:
-        raise InputError(f"{name} is no file or folder; to use a data set by name, let {CACHE} name their folder")
-    found = Path(cache, f"{name}.npz")
-    if not found.exists():
-        there = ", ".join(sorted(file.stem for file in Path(cache).glob("*.npz"))) or "none"
-        raise InputError(f"{name} is no file or folder, and no data set in {CACHE} ({cache}); there: {there}")
-    return found
+    folder = data_folder()
+    for place_of_sets in (folder, SAMPLES):
+        found = path_of(name, place_of_sets)
+        if found.exists():
+            return found
+    if name in CATALOGUE:
+        raise InputError(f"{name} is not in the data folder ({folder}): get it with dose data fetch {name}")
+    there = ", ".join(names_in(folder) + names_in(SAMPLES))
+    raise InputError(f"{name} is no file or folder, and no data set in the data folder ({folder}); there: {there}")
 
 
 def _read_array(path: Path, part: str | None) -> NDArray[np.generic]:
@@ -159,68 +164,38 @@ def _as_images(array: NDArray[np.generic], where: str) -> Images:
     return images if first else images.transpose(0, 3, 1, 2)
 
 
-@contextmanager
-def _pillow() -> Iterator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise InputError("pictures need Pillow: pip install pillow") from error
-
-
 def _read_folder(folder: Path, part: str | None) -> Images:
+    if is_saved_dataset(folder):
+        where, images = read_saved_dataset(folder, part)
+        return _as_images(images, where)
     if part is not None:
-        raise InputError(f"{folder} is a folder of pictures and has no part {part!r}")
-    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in PICTURES and file.name[0] != ".")
-    if not files:
-        raise InputError(f"{folder}: expected pictures ({', '.join(PICTURES)}), found none")
-    first = _read_picture(files[0])
-    images = np.empty((len(files), *first.shape), np.uint8)
-    for row, file in enumerate(files):
-        picture = _read_picture(file)
-        if picture.shape != first.shape:
-            raise InputError(f"{file}: expected {_size(first)} as in {files[0].name}, got {_size(picture)}")
-        images[row] = picture
-    return images
-
-
-def _read_picture(file: Path) -> Images:
-    with _pillow():
-        import PIL.Image
-    try:
-        with PIL.Image.open(file) as picture:
-            return _pixels(picture, file)
-    except (OSError, ValueError, SyntaxError, PIL.Image.DecompressionBombError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{file} cannot be read as a picture: {str(error).splitlines()[0]}") from error
-
-
-def _pixels(picture: "Image", file: Path) -> Images:
-    if picture.mode == "P" and "transparency" not in picture.info:
-        picture = picture.convert("RGB")
-    if picture.mode not in MODES:
-        raise InputError(f"{file}: expected a grey or RGB picture of 8 bits, got mode {picture.mode}")
-    pixels = np.asarray(picture.convert(MODES[picture.mode]), np.uint8)
-    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-
-
-def _size(picture: Images) -> str:
-    channels, height, width = picture.shape
-    return f"{width}×{height} {'grey' if channels == 1 else 'RGB'}"
+        if not (folder / part).is_dir():
+            raise InputError(f"{folder} is a folder of pictures and has no part {part!r}")
+        folder = folder / part
+    return read_folder(folder)
 
 
 def write_sheet(path: str | os.PathLike[str], images: Images, columns: int, scale: int = 2) -> None:
     """Write images of shape (n, c, h, w) side by side into one picture, row by row, each pixel `scale` pixels wide."""
-    with _pillow():
-        import PIL.Image
     count, _, height, width = images.shape
+    picture = png_bytes(np.broadcast_to(images, (count, 3, height, width)), columns, scale)
+    with explaining(f"cannot write {path}"), replacing(path) as temporary:
+        temporary.write_bytes(picture)
+
+
+def png_bytes(images: Images, columns: int, scale: int = 1, gap: int = 255) -> bytes:
+    """Such a picture as the bytes of a PNG, grey if the images are; `gap` is the grey level between them."""
+    with pillow():
+        import PIL.Image
+    count, channels, height, width = images.shape
     rows = -(-count // columns)
-    sheet = np.full((rows * (height + 1) + 1, columns * (width + 1) + 1, 3), 255, np.uint8)
+    sheet = np.full((rows * (height + 1) + 1, columns * (width + 1) + 1, channels), gap, np.uint8)
     for position, image in enumerate(images):
         top, left = (
             1 + place * (size + 1) for place, size in zip(divmod(position, columns), (height, width), strict=True)
         )
-        sheet[top : top + height, left : left + width] = np.broadcast_to(image, (3, height, width)).transpose(1, 2, 0)
+        sheet[top : top + height, left : left + width] = image.transpose(1, 2, 0)
     big = sheet.repeat(scale, axis=0).repeat(scale, axis=1)
-    with explaining(f"cannot write {path}"), replacing(path) as temporary:
-        PIL.Image.fromarray(big).save(temporary, format="PNG")
+    buffer = io.BytesIO()
+    PIL.Image.fromarray(big[:, :, 0] if channels == 1 else big).save(buffer, format="PNG", optimize=True)
+    return buffer.getvalue()
