@@ -17,7 +17,7 @@ Share: TypeAlias = tuple[int, int]  # (rank, world): which of how many equal sha
 M = TypeVar("M", bound=nn.Module)
 
 MUTATION = 0.15  # of the paper's background model
-BERNOULLI = ("mnist", "omniglot")  # data sets of strokes; others have a density of grey levels
+BERNOULLI = ("mnist", "mnist_sample", "omniglot")  # data sets of strokes; others have a density of grey levels
 
 
 @dataclass(frozen=True)
@@ -210,6 +210,7 @@ class GlowRecipe(Recipe[Glow]):
 VAE_RECIPES: dict[str, VAERecipe] = {
     "paper": VAERecipe(epochs=50, batch=64, rate=1e-4),
     "cpu": VAERecipe(epochs=20, batch=64, rate=1e-3, depth=16, samples=1, halve_rate_steps=5_000, halve_beta_epochs=2),
+    "demo": VAERecipe(epochs=12, batch=64, rate=2e-3, depth=8, samples=1, halve_rate_steps=500, halve_beta_epochs=1),
     "tiny": VAERecipe(epochs=3, batch=32, rate=1e-3, depth=4, samples=2, halve_beta_epochs=1, beta=2.0),
 }
 GLOW_RECIPES: dict[str, GlowRecipe] = {

@@ -12,7 +12,7 @@ from dose_ood.errors import InputError
 from dose_ood.storage import Json
 from dose_ood.tables import explaining, replacing
 
-RESULTS = "results.json"
+RESULTS, STUDY = "results.json", "study.json"
 TRAIN, HELD_OUT, TEST = "train", "held_out", "test"  # sets of the in-distribution data; other sets are outliers
 BACKGROUND, ENSEMBLE = "background", "ensemble"  # members beside "0", "1", …
 METHODS = {
@@ -32,9 +32,10 @@ class Folder:
 
     ```
     results.json                        the cells
+    study.json                          the same without cells, as soon as the work begins
     runs/MEMBER/                        trained models: 0, 1, …, background
     statistics/MEMBER/SET.parquet       a row an image: train, held_out, test and each outlier set
-    probes/SET.parquet                  trivial statistics of the test set and of each outlier set
+    probes/SET.parquet                  trivial statistics of train, test and each outlier set
     images/SET.npz                      a few images of each set, to look at
     ```
     """
@@ -45,6 +46,11 @@ class Folder:
     def results(self) -> Path:
         """The cells."""
         return self.path / RESULTS
+
+    @property
+    def study(self) -> Path:
+        """What was asked and how the models were trained, before there are cells."""
+        return self.path / STUDY
 
     def run(self, member: str) -> Path:
         """The training run of a member."""
@@ -101,7 +107,7 @@ class Cell:
     outlier, method, member
         The outlier set; a key of `METHODS`; "0", "1", … or "ensemble".
     auroc, auroc_low, auroc_high
-        With its 95 % bootstrap interval.
+        With its 95 % interval (`auroc_interval`).
     aupr
         Area under precision over recall, outliers being what is sought.
     fpr95
@@ -135,7 +141,7 @@ class Memorisation:
 
 @dataclass(frozen=True)
 class Probe:
-    """What a trivial statistic reaches on a pair: the better of a high and a low value being typical, or of its KDE."""
+    """What a trivial statistic of the images reaches on a pair: the AUROC of a KDE of its training values."""
 
     outlier: str
     statistic: str
@@ -163,11 +169,12 @@ class Results:
     cells
         A number for each pair, method and member.
     ranks
-        The average rank of each method over the pairs, 1 = best.
+        The average rank of each method over the pairs, 1 = best (`average_ranks`).
     comparisons, memorisation, probes
         What stands beside the table.
     training
-        For each member, what its run ended with: bits_per_dim, held_out (nats), seconds, epochs.
+        For each member, what its run ended with: held_out (nats per held-out image) and the same as bits_per_dim,
+        seconds of training, epochs.
     provenance
         Commands, versions, seeds, hashes of the data, wall time.
     """
