@@ -19,7 +19,7 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(READY)
 
-demo: $(READY) ## find what likelihood cannot: a table of statistics, six methods, a report
+demo: $(READY) ## train on a sample of FashionMNIST, compare six methods on MNIST, noise and flips, write a report
 	$(BIN)/python examples/demo.py --output demo
 
 test: $(READY) ## the default tests, the doctests and the README's code, on all cores
@@ -37,9 +37,11 @@ format: $(READY) ## put the code into its format
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-bench: $(READY) ## races against SciPy, scikit-learn, KDEpy and PyOD, kept in results/
+bench: $(READY) ## races against SciPy, scikit-learn, KDEpy, PyOD and normflows, kept in results/
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-bench.lock
 	$(BIN)/python benchmarks/table.py --output results/table.json
+	$(BIN)/python benchmarks/glow.py --output results/glow.json
+	$(BIN)/python benchmarks/vae.py --output results/vae.json
 
 docs: $(READY) ## build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet

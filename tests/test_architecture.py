@@ -27,7 +27,9 @@ LAYERS = (
     ("theory",),
     ("detector",),
     ("guard",),
+    ("export",),
     ("benchmark",),
+    ("study",),
     ("plots",),
     ("report",),
     ("engines", "service"),
@@ -39,19 +41,25 @@ ONLY_IN = {
     "fastapi": {"service"},
     "matplotlib": {"plots"},
     "numpy.random": {"noise", "data"},
-    "PIL": {"data"},
+    "PIL": {"data", "service"},
     "pandas": set(),
     "polars": set(),
+    "prometheus_client": {"service"},
     "random": set(),
     "ray": {"engines"},
     "rich": {"cli"},
     "safetensors": {"storage"},
-    "torch": {"models", "recipes", "runs", "train", "measure", "guard", "cli"},
+    "onnx": {"export"},
+    "onnxruntime": set(),
+    "torch": {"models", "recipes", "runs", "train", "measure", "guard", "export", "cli"},
+    "starlette": {"service"},
     "typer": {"cli"},
+    "uvicorn": {"service"},
 }
 LEFT_OR_OPTIONAL = {
     "models",
     "guard",
+    "export",
     "train",
     "recipes",
     "runs",
@@ -209,7 +217,7 @@ def test_each_of_these_is_used_in_one_place(file):
             assert not found, f"{module} is for {parts or 'nobody'}"
 
 
-OPTIONAL = ("torch", "PIL", "matplotlib", "pandas", "polars", "fastapi", "uvicorn", "ray")
+OPTIONAL = ("torch", "PIL", "matplotlib", "pandas", "polars", "fastapi", "uvicorn", "ray", "onnx")
 NOT_FOR_A_LIBRARY = ("typer", "rich", "click")
 NOT_INSTALLED = """
 import sys

@@ -65,7 +65,9 @@ class Guard:
     def reconstruct(self, images: Images) -> Images:
         """What the model makes of images: a VAE's reconstructions; a flow gives the images themselves."""
         with torch.inference_mode():
-            found: Images = self.model.reconstruct(torch.from_numpy(np.ascontiguousarray(self.check(images)))).numpy()
+            found: Images = self.model.reconstruct(
+                torch.from_numpy(np.require(self.check(images), requirements=["C", "W"]))
+            ).numpy()
         return found
 
     def check(self, images: Images) -> Images:

@@ -5,9 +5,10 @@ import warnings
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 import dose_ood
-from dose_ood.cli import models, table
+from dose_ood.cli import bench, data, export, models, report, serve, table
 from dose_ood.cli.console import err, out
 from dose_ood.errors import DoseWarning, InputError
 
@@ -28,9 +29,13 @@ app = typer.Typer(
 )
 for command in (
     *(table.fit, table.score, table.explain, table.inspect, table.drift, table.rank),
-    *(models.train, models.measure, models.samples),
+    *(models.train, models.measure, models.samples, export.export),
+    bench.bench,
+    serve.serve,
+    *(report.report, report.figures),
 ):
     app.command()(command)
+app.add_typer(data.app)
 
 
 @app.callback(invoke_without_command=True)
@@ -43,10 +48,10 @@ def version(show_version: Annotated[bool, typer.Option("--version", help="Print 
 
 def main() -> None:
     """Run the command; what is wrong with the input is said in one sentence on standard error, with exit code 2."""
-    warnings.showwarning = lambda message, *_, **__: err.print(f"[yellow]warning:[/] {message}")
+    warnings.showwarning = lambda message, *_, **__: err.print(f"[yellow]warning:[/] {escape(str(message))}")
     warnings.simplefilter("default", DoseWarning)
     try:
         app()
     except (InputError, OSError) as error:
-        err.print(f"[red]dose:[/] {error}", markup=True)
+        err.print(f"[red]dose:[/] {escape(str(error))}")
         sys.exit(2)
