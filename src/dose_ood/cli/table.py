@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import numpy as np
 import pyarrow as pa
 import typer
+from numpy.typing import NDArray
 from rich.progress import Progress
 from rich.table import Table
 
@@ -38,6 +39,14 @@ HeldOut = Annotated[
 ]
 Columns = Annotated[
     list[str] | None, typer.Option("--statistic", "-s", help="A column to use; repeat for more. Default: see above.")
+]
+EngineOption = Annotated[
+    Literal["here", "ray"] | None,
+    typer.Option("--engine", help="Work on many inputs: *here*, one after the other, or on workers of *ray*."),
+]
+Workers = Annotated[int | None, typer.Option("--workers", min=1, help="ray: workers. Default: one for each CPU.")]
+Address = Annotated[
+    str | None, typer.Option("--address", help="ray: the cluster to join. Default: start one on this machine.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 BadRows = Annotated[
@@ -87,33 +96,50 @@ def fit(
 
 def score(
     detector: DetectorPath,
-    source: Annotated[
-        str,
+    sources: Annotated[
+        list[str],
         typer.Argument(
             metavar="TABLE",
             help="The table to judge: .parquet, .csv, .csv.gz or .npz. If the detector holds its model, also images: a "
-            "folder of pictures, .npy or .npz (uint8), or a data set's name.",
+            "folder of pictures, .npy or .npz (uint8), or a data set's name. Several, with --engine.",
             show_default=False,
         ),
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help=".parquet, .csv or .csv.gz file to write.", show_default=False)
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help=".parquet, .csv or .csv.gz file to write; with --engine, a folder of Parquet files.",
+            show_default=False,
+        ),
     ],
     keep: Annotated[list[str] | None, typer.Option(help="A column to copy to the output; repeat for more.")] = None,
     on_bad_row: BadRows = "refuse",
     rate: Annotated[float, typer.Option("--fdr", help="False-discovery rate for the summary's cut of p-values.")] = 0.1,
+    engine: EngineOption = None,
+    workers: Workers = None,
+    address: Address = None,
     json: AsJson = False,
 ) -> None:
     """Score every row of a table, or every image: `score`, `p_value`, `is_typical`, `is_bad`.
 
     Reads, scores and writes batch by batch, so memory does not grow with rows. The output appears when it is complete.
+    With `--engine`, several inputs are scored into a folder, and the same command goes on after an interruption.
 
     A p-value is the share of held-out rows that are no more typical. `is_typical` compares with the threshold chosen
     at `fit`. To pick rows out of a whole batch, use the cut that the summary gives for a false-discovery rate.
     """
     check_share("--fdr", rate)
-    model = Detector.load(detector)
     kept = keep or []
+    if engine is not None:
+        from dose_ood.cli.engines import choose, score_all
+
+        score_all(detector, sources, output, kept, on_bad_row, rate, choose(engine, workers, address), json)
+        return
+    if len(sources) > 1 or workers is not None or address is not None:
+        raise InputError("several inputs, --workers and --address need --engine ray or --engine here")
+    source, model = sources[0], Detector.load(detector)
     clash = sorted(set(kept) & {"score", "p_value", "is_typical", "is_bad"})
     if clash:
         raise InputError(f"cannot keep a column called {clash[0]!r}: the output has one of its own")
@@ -128,8 +154,15 @@ def score(
             atypical += int((~found.is_typical).sum())
             bad += int(found.is_bad.sum())
             ranks += np.bincount(np.rint(found.p_value * (len(calibration) + 1)).astype(np.int64), minlength=len(ranks))
-    rows = int(ranks.sum())
-    cut, chosen = discoveries(np.arange(len(ranks)) / (len(calibration) + 1), ranks, rate)
+    show_scores(model, ranks, atypical, bad, rate, output, json)
+
+
+def show_scores(
+    model: Detector, ranks: NDArray[np.int64], atypical: int, bad: int, rate: float, output: Path, json: bool
+) -> None:
+    """Say what came of scoring; `ranks` counts the rows of each rank among the held-out rows."""
+    rows, held_out = int(ranks.sum()), len(model.estimator.calibration_scores_)
+    cut, chosen = discoveries(np.arange(len(ranks)) / (held_out + 1), ranks, rate)
     summary = {
         "rows": rows,
         "atypical": atypical,

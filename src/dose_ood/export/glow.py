@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from dose_ood.export.graph import FLOAT32, FLOAT64, Value, joined, softplus, total
-from dose_ood.models.bijectors import OPEN, kept_of
+from dose_ood.models.bijectors import CLOSED, kept_of
 from dose_ood.models.glow import LEVELS, LOG_TWO_PI, Glow, Level
 
 Array = NDArray[np.float32]
@@ -71,6 +71,7 @@ def _stepped(x: Value, level: Level, shape: tuple[int, int, int]) -> tuple[Value
         mixed = x.convolved(matrix[:, :-1, None, None], matrix[:, -1], 1, 0)
         a, b = mixed.split(1, kept, channels - kept)
         shift, raw = _coupling(a, kept, weights[4 * number : 4 * number + 4]).split(1, *[channels - kept] * 2)
+        raw = raw.most(CLOSED)
         log_scales.append(-softplus(-raw))  # log σ; by how much a scale exceeds σ is folded into the matrix
         x = joined([a, shift + b * raw.map("Sigmoid")], 1)
     constant = float(folded.log_det) * height * width
@@ -86,8 +87,7 @@ def _coupling(a: Value, kept: int, weights: Sequence[Array]) -> Value:
     third = last.reshape(3, 3, last_bias.size, -1).transpose(2, 3, 0, 1)[:, :, ::-1, ::-1]
     x = a.convolved(first, hidden1[-1], 1, 1).map("Relu")
     x = x.convolved(second, hidden2[-1], 1, 0).map("Relu")
-    opening = np.repeat(np.array([0, OPEN], last_bias.dtype), last_bias.size // 2)
-    return x.convolved(third, last_bias + opening, 1, 1)
+    return x.convolved(third, last_bias, 1, 1)
 
 
 def _log_normal(z: Value, dimensions: int) -> Value:

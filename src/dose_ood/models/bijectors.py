@@ -24,6 +24,7 @@ from dose_ood.models.parallel import at_once, workers
 TAPS = 9  # of a 3×3 convolution
 OPEN = 2.0  # a coupling's scale is σ(· + OPEN) / σ(OPEN)
 LOG_MOST = math.log1p(math.exp(-OPEN))  # the logarithm of its largest scale
+CLOSED = -80.0  # below, σ would be 0 in single precision
 LEAST_IMAGES = 4  # of a batch, for a thread of their own
 Mapped: TypeAlias = tuple[Tensor, Tensor]  # what a layer makes of a batch, and the log-determinants
 
@@ -139,7 +140,7 @@ class AffineCoupling(nn.Module):
         x = functional.conv2d(x, second, self.hidden2[-1]).relu()
         x = functional.conv_transpose2d(x, third, self.last_bias, padding=1)
         shift, raw = x.permute(0, 2, 3, 1).chunk(2, dim=-1)
-        return shift, functional.logsigmoid(raw + OPEN) + LOG_MOST
+        return shift, functional.logsigmoid((raw + OPEN).clamp(min=CLOSED)) + LOG_MOST
 
     def forward(self, x: Tensor) -> Mapped:
         """Scale and shift the second half."""
@@ -259,7 +260,7 @@ class Folded:
     log_det
         The log-determinant of all of them together, for each pixel, in float64.
     weights
-        Those of the coupling networks, four for each step.
+        Those of the coupling networks, four for each step; the last bias includes the 2 of σ(· + 2).
     """
 
     matrices: Tensor
@@ -277,7 +278,9 @@ def fold(steps: Sequence[Step]) -> Folded:
     mixed = lu_weights([step.mix for step in steps]) * scales.exp()[:, None, :] * most.exp()[:, None]
     matrices = torch.cat([mixed, -(mixed @ means[:, :, None])], dim=2)
     nets = [step.coupling for step in steps]
-    weights = tuple(w for net in nets for w in (net.hidden1, net.hidden2, net.last, net.last_bias))
+    opening = torch.zeros_like(nets[0].last_bias)
+    opening[len(opening) // 2 :] = OPEN
+    weights = tuple(w for net in nets for w in (net.hidden1, net.hidden2, net.last, net.last_bias + opening))
     log_det = scales.sum() + diagonals.sum() + len(steps) * most.sum()
     return Folded(matrices.to(weights[0].dtype), log_det, weights)
 
@@ -359,8 +362,7 @@ class _Workspace:
         self.near, self.taps = _Neighbours(x, kept), _Taps(x, 2 * moved)
         self.parameters = x.new_empty(2 * moved, count)
         self.shift, self.raw = self.parameters.chunk(2)
-        self.log_scale, self.log_scales = x.new_empty(2, moved, count)
-        self.opening = torch.cat([x.new_zeros(moved), x.new_full((moved,), OPEN)])
+        self.scales = x.new_empty(steps, moved, count)
         self.by_sample = moved, len(x), x.shape[1] * x.shape[2]
         if recording:
             self.g_out, self.g_mixed = _Image(x, kept), _Image(x, kept)
@@ -380,7 +382,6 @@ class _Workspace:
     def forward(self, x: Tensor, matrices: Tensor, weights: Sequence[Tensor], y: Tensor) -> Tensor:
         """The steps, one after the other; writes what they make of x into y and gives the log-determinants."""
         self.images[0].write(x)
-        self.log_scales.zero_()
         for number, (matrix, (hidden1, hidden2, last, last_bias)) in _by_step(matrices, weights):
             source, target, own = self._of_step(number)
             torch.mm(matrix, source.with_one, out=target.values)
@@ -388,15 +389,13 @@ class _Workspace:
             torch.mm(self.near.with_one.T, hidden1, out=own.first_values).relu_()
             torch.mm(own.first, hidden2, out=own.second).relu_()
             torch.mm(last, own.second.T, out=self.taps.values)
-            self.taps.scatter((last_bias + self.opening)[:, None], self.parameters)
-            torch.ops.aten.log_sigmoid_forward(self.raw, output=self.log_scale, buffer=own.scale)
-            self.log_scales += self.log_scale
-            torch.exp(self.log_scale, out=own.scale)
+            self.taps.scatter(last_bias[:, None], self.parameters)
+            scale = torch.sigmoid(self.raw.clamp_(min=CLOSED), out=self.scales[number])
             if self.recording:
                 own.b.copy_(target.b)
-            torch.addcmul(self.shift, target.b, own.scale, out=target.b)
+            torch.addcmul(self.shift, target.b, scale, out=target.b)
         target.read(y)
-        log_det: Tensor = self.log_scales.view(self.by_sample).sum((0, 2), dtype=torch.float64)
+        log_det: Tensor = self.scales.log().view(len(self.scales), *self.by_sample).sum((0, 1, 3), dtype=torch.float64)
         return log_det
 
     def backward(
@@ -412,11 +411,12 @@ class _Workspace:
         gradients: list[Tensor] = []
         for number, (matrix, (hidden1, hidden2, last, _)) in reversed(_by_step(matrices, weights)):
             source, target, own = self._of_step(number)
-            torch.mul(out.b, own.scale, out=mixed.b)
+            scale = self.scales[number]
+            torch.mul(out.b, scale, out=mixed.b)
             scaled, b = mixed.b.view(self.by_sample), own.b.view(self.by_sample)
             g_log_scale = torch.addcmul(each, scaled, b, out=self.g_log_scale).view_as(g_raw)
             g_shift.copy_(out.b)
-            torch.addcmul(g_log_scale, g_log_scale, own.scale, value=-1, out=g_raw)  # σ' = σ (1 − σ)
+            torch.addcmul(g_log_scale, g_log_scale, scale, value=-1, out=g_raw)  # σ' = σ (1 − σ)
             self.g_taps.gather_inside()
 
             g_last, g_last_bias = g_taps @ own.second, g_parameters.sum(1)
@@ -476,7 +476,7 @@ class _Activations:
         self.first = x.new_ones(count, filters + 1) if recording else x.new_ones(filters + 1, count).T
         self.first_values = self.first[:, :-1]
         self.second = x.new_empty(count, filters) if recording else x.new_empty(filters, count).T
-        self.scale, self.b = x.new_empty(2, moved, count)
+        self.b = x.new_empty(moved, count)
 
 
 class _Neighbours:
