@@ -612,9 +612,9 @@ def test_a_signed_document_that_is_not_ours_is_refused(tmp_path, content, says):
     ids=lambda data: f"{data[:16]!r}, {len(data)} bytes",
 )
 def test_json_bombs_are_refused_soon(tmp_path, data):
-    start = time.perf_counter()
+    start = time.process_time()
     refused(tmp_path / "it", {"detector.json": data}, "detector.json")
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 def layout(header: object, body: bytes = b"", length: int | None = None) -> bytes:
