@@ -25,7 +25,7 @@ TAPS = 9  # of a 3×3 convolution
 OPEN = 2.0  # a coupling's scale is σ(· + OPEN) / σ(OPEN)
 LOG_MOST = math.log1p(math.exp(-OPEN))  # the logarithm of its largest scale
 CLOSED = -80.0  # below, σ would be 0 in single precision
-LEAST_IMAGES = 4  # of a batch, for a thread of their own
+LEAST_IMAGES, MOST_IMAGES = 4, 32  # of a batch, that a thread works on at a time; more do not stay in its cache
 Mapped: TypeAlias = tuple[Tensor, Tensor]  # what a layer makes of a batch, and the log-determinants
 
 
@@ -297,11 +297,14 @@ class FusedSteps:
 
     def __init__(self) -> None:
         self.idle: list[_Workspace] = []
+        self.threads = 1
 
     def __call__(self, steps: Folded, x: Tensor) -> Mapped:
         """What the steps make of a batch, and the log-determinants; one backward pass is possible, not two."""
         filters, count, recording = steps.weights[0].shape[1], len(steps.matrices), torch.is_grad_enabled()
-        parts = torch.tensor_split(x, workers(len(x), LEAST_IMAGES))
+        self.threads = workers(len(x), LEAST_IMAGES)
+        turns = max(1, -(-len(x) // (self.threads * MOST_IMAGES)))
+        parts = torch.tensor_split(x, self.threads * turns)
         spaces = [self._take(part, filters, count, recording) for part in parts]
         found = _FusedSteps.apply(self, spaces, x, steps.matrices, *steps.weights)  # type: ignore[no-untyped-call]
         y, log_det = cast(Mapped, found)
@@ -329,7 +332,7 @@ class _FusedSteps(torch.autograd.Function):
         y, sizes = torch.empty_like(x), [len(space) for space in spaces]
         parts = zip(spaces, torch.split(x, sizes), torch.split(y, sizes), strict=True)
         tasks = [partial(space.forward, part, matrices, weights, out) for space, part, out in parts]
-        log_dets = at_once(tasks, len(tasks))
+        log_dets = at_once(tasks, fused.threads)
         return y, torch.cat(log_dets)
 
     @staticmethod
@@ -341,7 +344,7 @@ class _FusedSteps(torch.autograd.Function):
         g_x, sizes = torch.empty_like(g), [len(space) for space in ctx.spaces]
         parts = zip(ctx.spaces, *(torch.split(tensor, sizes) for tensor in (g, g_log_det, g_x)), strict=True)
         tasks = [partial(space.backward, part, log_det, matrices, weights, out) for space, part, log_det, out in parts]
-        first, *others = at_once(tasks, len(tasks))
+        first, *others = at_once(tasks, ctx.fused.threads)
         for total, *more in zip(first, *others, strict=True):
             for part in more:
                 total += part
