@@ -58,7 +58,14 @@ BadRows = Annotated[
 
 
 def fit(
-    train: Annotated[Path, typer.Argument(help="Table of the training samples' statistics.", show_default=False)],
+    train: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="TRAIN",
+            help="Table of the training samples' statistics. Several, with --engine.",
+            show_default=False,
+        ),
+    ],
     held_out: HeldOut,
     output: Annotated[Path, typer.Option("--output", "-o", help="Directory to write.", show_default=False)],
     method: Annotated[Method, typer.Option("--method", "-m", help="The density of states, or a baseline.")] = "kde",
@@ -70,6 +77,12 @@ def fit(
         Path | None,
         typer.Option(help="The run of `dose train` whose statistics these are: the detector then takes images too."),
     ] = None,
+    engine: EngineOption = None,
+    workers: Workers = None,
+    address: Address = None,
+    sample: Annotated[
+        int | None, typer.Option(min=2, help="With --engine: fit to this many rows. Default: 131,072.")
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Learn what is typical from a table, and calibrate it on held-out rows.
@@ -79,13 +92,21 @@ def fit(
 
     The check for memorisation compares held-out scores with training scores: if they differ by more than chance
     explains, the model has probably memorised its training data, and its scores on new data will be too low.
+
+    With `--engine`, several tables are read by workers, and `kde` or `svm` is fitted to a uniform sample of their rows.
     """
-    names = statistic or None
-    with progress() as bar:
-        rows, fresh = read(train, names, bar), read(held_out, names, bar)
-        task = bar.add_task(f"fitting {method}", total=None)
-        detector = Detector.fit(rows, fresh, make_estimator(method, discard, bandwidth, nu), names)
-        bar.remove_task(task)
+    names, estimator = statistic or None, make_estimator(method, discard, bandwidth, nu)
+    if engine is not None:
+        from dose_ood.cli.engines import choose, fit_all
+
+        detector = fit_all(train, held_out, estimator, names, sample, choose(engine, workers, address))
+    elif len(train) > 1 or (workers, address, sample) != (None, None, None):
+        raise InputError("several tables, --workers, --address and --sample need --engine ray or --engine here")
+    else:
+        with progress() as bar:
+            rows, fresh = read(train[0], names, bar), read(held_out, names, bar)
+            bar.add_task(f"fitting {method}", total=None)
+            detector = Detector.fit(rows, fresh, estimator, names)
     if model is not None:
         from dose_ood.cli.images import holding
 
