@@ -173,7 +173,7 @@ class Detector:
             "estimator": {"kind": kind, "params": params},
             "provenance": self.provenance,
         }
-        arrays = {"estimator": tensors}
+        arrays: dict[str, Mapping[str, storage.Array]] = {"estimator": tensors}
         if self.model is not None:
             document["model"] = self.model.document
             arrays |= self.model.tensors
