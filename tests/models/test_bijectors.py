@@ -10,13 +10,12 @@ from dose_ood.models.bijectors import (
     LOG_MOST,
     ActNorm,
     AffineCoupling,
-    FusedSteps,
     Invertible1x1,
     Split,
     Squeeze,
     Step,
-    fold,
 )
+from dose_ood.models.fused import FusedSteps, fold
 from dose_ood.noise import generator
 
 SHAPES = [(2, 3, 4), (1, 1, 2), (3, 2, 5), (7, 1, 3)]  # height, width, channels

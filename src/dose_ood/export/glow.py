@@ -87,7 +87,7 @@ def _coupling(a: Value, kept: int, weights: Sequence[Array]) -> Value:
     third = last.reshape(3, 3, last_bias.size, -1).transpose(2, 3, 0, 1)[:, :, ::-1, ::-1]
     x = a.convolved(first, hidden1[-1], 1, 1).map("Relu")
     x = x.convolved(second, hidden2[-1], 1, 0).map("Relu")
-    return x.convolved(third, last_bias, 1, 1)
+    return x.convolved(third, last_bias[:, 0], 1, 1)
 
 
 def _log_normal(z: Value, dimensions: int) -> Value:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from dose_ood.errors import InputError
-from dose_ood.models.bijectors import Folded, FusedSteps, Split, Squeeze, Step, fold, kept_of
+from dose_ood.models.bijectors import Split, Squeeze, Step, kept_of
+from dose_ood.models.fused import Folded, FusedSteps, fold
 from dose_ood.models.parallel import at_once, workers
 from dose_ood.noise import content_uniform, generator
 
