@@ -17,6 +17,7 @@ LAYERS = (
     ("errors",),
     ("noise",),
     ("storage",),
+    ("zoo",),
     ("columns", "statistics", "tables"),
     ("data",),
     ("models",),

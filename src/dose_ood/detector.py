@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 import dose_ood
-from dose_ood import storage
+from dose_ood import storage, zoo
 from dose_ood.decision.conformal import p_values
 from dose_ood.decision.explain import Explanation, explain
 from dose_ood.decision.group import GroupTest
@@ -167,6 +167,7 @@ class Detector:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a directory of JSON and safetensors, whole or not at all; scores after `load` are bit-equal."""
+        zoo.check_output(path)
         kind, params, tensors = estimator_state(self.estimator)
         document: dict[str, Json] = {
             "statistics": self.statistics,
@@ -181,8 +182,8 @@ class Detector:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what `save` wrote; anything else is refused by name, and nothing in it is executed."""
-        found = storage.load(path, kind=KIND)
+        """Read what `save` wrote, or `zoo:NAME`; anything else is refused by name, and nothing in it is executed."""
+        found = storage.load(zoo.directory(path), kind=KIND)
         estimator, names = found.document.get("estimator"), found.document.get("statistics")
         provenance, model = found.document.get("provenance"), found.document.get("model")
         if (

@@ -46,7 +46,7 @@ class Guard:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a detector's directory that holds a model; nothing in it is executed."""
+        """Read a detector's directory that holds a model, or `zoo:NAME`; nothing in it is executed."""
         return cls.of(Detector.load(path), str(path))
 
     @property

@@ -19,6 +19,7 @@ from dose_ood.models.distributions import (
     discretized_logit_normal_log_prob,
     log_softplus,
     logit_normal_log_prob,
+    logit_volume,
     softplus,
 )
 from dose_ood.noise import generator
@@ -70,6 +71,7 @@ def test_logit_normal_density_is_that_of_the_transformed_variable(mean, scale):
     torch.testing.assert_close(logit_normal_log_prob(GREY, location, spread), expected, rtol=1e-12, atol=1e-12)
     sigmoid = oracle.TransformedDistribution(oracle.Normal(location, spread), oracle.SigmoidTransform())
     torch.testing.assert_close(sigmoid.log_prob(x.detach()), expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(logit_volume(GREY), slope.log(), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(DOUBLE, 1e-12), (torch.float32, 1e-5)])

@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 import dose_ood
-from dose_ood.cli import bench, data, export, models, report, serve, table
+from dose_ood.cli import bench, data, export, models, report, serve, table, zoo
 from dose_ood.cli.console import err, out
 from dose_ood.errors import DoseWarning, InputError
 
@@ -31,7 +31,7 @@ for command in (
     *(table.fit, table.score, table.explain, table.inspect, table.drift, table.rank),
     *(models.train, models.measure, models.samples, export.export),
     bench.bench,
-    serve.serve,
+    *(serve.serve, zoo.zoo),
     *(report.report, report.figures),
 ):
     app.command()(command)

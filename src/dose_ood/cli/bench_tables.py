@@ -47,7 +47,7 @@ def print_plan(plan: Plan, sets: Sets) -> None:
     grid = _grid("Sets", "set", "rows", "source")
     for name in sets.names:
         grid.add_row(name, f"{sets.known(name)[0]:,}", sets.outliers.get(name, sets.inlier))
-    _print(grid)
+    print_wide(grid)
     grid = _grid("Left to do", "work", "number", "images", "images/s", "time")
     for kind in KINDS:
         tasks = [task for task in plan.tasks if task.kind == kind]
@@ -57,7 +57,7 @@ def print_plan(plan: Plan, sets: Sets) -> None:
             speed = "" if kind == "copy" else f"{plan.speeds[kind]:,.0f} ({how})"
             grid.add_row(WORK[kind], str(len(tasks)), f"{images:,}", speed, duration(plan.seconds(kind)))
     grid.add_row("everything", str(len(plan.tasks)), "", "", duration(plan.total))
-    _print(grid)
+    print_wide(grid)
 
 
 def print_results(results: Results) -> None:
@@ -67,10 +67,10 @@ def print_results(results: Results) -> None:
     tested = results.cells[0].inliers
     out.print(f"[bold]{study.inlier}[/]: {members} ({study.model}, {study.recipe}), {tested:,} test images\n")
     for grid in (_aurocs(results), _others(results), _against(results), _checks(results), _probes(results)):
-        _print(grid)
+        print_wide(grid)
 
 
-def _print(grid: Table) -> None:
+def print_wide(grid: Table) -> None:
     """A table as wide as it needs to be: a cell that is cut short says nothing."""
     width, out.width = out.width, max(out.width, WIDTH)
     out.print(grid)

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
+from dose_ood import zoo
 from dose_ood.cli.console import err
+from dose_ood.cli.table import DetectorPath
 from dose_ood.detector import Detector
 from dose_ood.errors import InputError
 
@@ -15,7 +17,7 @@ SERVING = ("fastapi", "starlette", "uvicorn", "prometheus_client")
 
 
 def serve(
-    detector: Annotated[Path, typer.Argument(help="A directory that `dose fit` made.", show_default=False)],
+    detector: DetectorPath,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 8000,
     host: Annotated[str, typer.Option(help="Other addresses than this machine's own need a token.")] = "127.0.0.1",
     token_file: Annotated[
@@ -43,7 +45,7 @@ def serve(
         from dose_ood.service.settings import Settings
     settings = Settings(batch=batch, wait=wait / 1000, window=window, kept=keep)
     token = None if token_file is None else read_token(token_file)
-    chosen = name or detector.resolve().name
+    chosen = name or zoo.directory(detector).resolve().name
 
     def started(address: str) -> None:
         asks = "asks for the token" if token is not None else "no token"

@@ -1,7 +1,8 @@
 """The commands that work on tables of statistics."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from rich.progress import Progress
 from rich.table import Table
 
+from dose_ood import zoo
 from dose_ood.cli.console import out, progress, show
 from dose_ood.cli.describe import describe, print_detector, print_ranking
 from dose_ood.decision.conformal import check_share
@@ -21,7 +23,7 @@ from dose_ood.density.base import DensityOfStates
 from dose_ood.density.kde import ProductKDE
 from dose_ood.density.registry import ESTIMATORS
 from dose_ood.density.svm import WhitenedSVM
-from dose_ood.detector import Detector
+from dose_ood.detector import Detector, Scores
 from dose_ood.errors import InputError
 from dose_ood.statistics import Batch, OnBad, Statistics, stream
 from dose_ood.tables import TableSink, is_table, row_count
@@ -29,8 +31,12 @@ from dose_ood.theory import rank_bandwidths, rank_nus, rank_statistics
 
 Method = Literal["kde", "svm", "likelihood", "typicality", "waic", "likelihood_ratio"]
 Subject = Literal["statistics", "bandwidth", "nu"]
+LEAST = 10  # rows that are printed where none are written
 
-DetectorPath = Annotated[Path, typer.Argument(help="A directory that `dose fit` made.", show_default=False)]
+DetectorPath = Annotated[
+    Path,
+    typer.Argument(help="A directory that `dose fit` made, or zoo:NAME of `dose zoo`.", show_default=False),
+]
 TablePath = Annotated[
     Path, typer.Argument(help="The table to judge: .parquet, .csv, .csv.gz or .npz.", show_default=False)
 ]
@@ -55,6 +61,15 @@ BadRows = Annotated[
         help="A row with a missing, infinite or non-numeric value: *refuse* the table, or *flag* the row as atypical."
     ),
 ]
+
+
+@dataclass(frozen=True)
+class Row:
+    """The verdict on a row, counted from 0."""
+
+    row: int
+    score: float
+    p_value: float
 
 
 def fit(
@@ -95,6 +110,7 @@ def fit(
 
     With `--engine`, several tables are read by workers, and `kde` or `svm` is fitted to a uniform sample of their rows.
     """
+    zoo.check_output(output)
     names, estimator = statistic or None, make_estimator(method, discard, bandwidth, nu)
     if engine is not None:
         from dose_ood.cli.engines import choose, fit_all
@@ -127,14 +143,14 @@ def score(
         ),
     ],
     output: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             "--output",
             "-o",
             help=".parquet, .csv or .csv.gz file to write; with --engine, a folder of Parquet files.",
             show_default=False,
         ),
-    ],
+    ] = None,
     keep: Annotated[list[str] | None, typer.Option(help="A column to copy to the output; repeat for more.")] = None,
     on_bad_row: BadRows = "refuse",
     rate: Annotated[float, typer.Option("--fdr", help="False-discovery rate for the summary's cut of p-values.")] = 0.1,
@@ -146,6 +162,7 @@ def score(
     """Score every row of a table, or every image: `score`, `p_value`, `is_typical`, `is_bad`.
 
     Reads, scores and writes batch by batch, so memory does not grow with rows. The output appears when it is complete.
+    Without `--output`, nothing is written, and the least typical rows are printed.
     With `--engine`, several inputs are scored into a folder, and the same command goes on after an interruption.
 
     A p-value is the share of held-out rows that are no more typical. `is_typical` compares with the threshold chosen
@@ -156,8 +173,12 @@ def score(
     if engine is not None:
         from dose_ood.cli.engines import choose, score_all
 
+        if output is None:
+            raise InputError("--engine writes a folder: name it with --output")
         score_all(detector, sources, output, kept, on_bad_row, rate, choose(engine, workers, address), json)
         return
+    if kept and output is None:
+        raise InputError("--keep copies columns to the output: name it with --output")
     if len(sources) > 1 or workers is not None or address is not None:
         raise InputError("several inputs, --workers and --address need --engine ray or --engine here")
     source, model = sources[0], Detector.load(detector)
@@ -167,31 +188,52 @@ def score(
     calibration = model.estimator.calibration_scores_
     ranks = np.zeros(len(calibration) + 2, dtype=np.int64)
     atypical = bad = 0
-    with progress() as bar, TableSink(output) as sink:
+    least: list[Row] = []
+    with progress() as bar, nullcontext() if output is None else TableSink(output) as sink:
         for batch in rows_of(model, detector, source, bar, on_bad_row, kept):
             found = model.score(batch.statistics)
-            columns = found.to_arrow()
-            sink.write(pa.record_batch([*batch.kept.columns, *columns.columns], names=[*kept, *columns.schema.names]))
+            if sink is None:
+                least = least_typical(least, found, batch.first_row)
+            else:
+                columns = found.to_arrow()
+                names = [*kept, *columns.schema.names]
+                sink.write(pa.record_batch([*batch.kept.columns, *columns.columns], names=names))
             atypical += int((~found.is_typical).sum())
             bad += int(found.is_bad.sum())
             ranks += np.bincount(np.rint(found.p_value * (len(calibration) + 1)).astype(np.int64), minlength=len(ranks))
-    show_scores(model, ranks, atypical, bad, rate, output, json)
+    show_scores(model, ranks, atypical, bad, rate, output, json, least)
+
+
+def least_typical(known: Sequence[Row], found: Scores, first: int) -> list[Row]:
+    """The least typical rows among those known and a batch that begins with row `first`, a few of them."""
+    some = np.argsort(found.score, kind="stable")[:LEAST]
+    fresh = [Row(first + int(i), float(found.score[i]), float(found.p_value[i])) for i in some]
+    return sorted([*known, *fresh], key=lambda row: row.score)[:LEAST]
 
 
 def show_scores(
-    model: Detector, ranks: NDArray[np.int64], atypical: int, bad: int, rate: float, output: Path, json: bool
+    model: Detector,
+    ranks: NDArray[np.int64],
+    atypical: int,
+    bad: int,
+    rate: float,
+    output: Path | None,
+    json: bool,
+    least: Sequence[Row] = (),
 ) -> None:
     """Say what came of scoring; `ranks` counts the rows of each rank among the held-out rows."""
     rows, held_out = int(ranks.sum()), len(model.estimator.calibration_scores_)
     cut, chosen = discoveries(np.arange(len(ranks)) / (held_out + 1), ranks, rate)
-    summary = {
+    summary: dict[str, object] = {
         "rows": rows,
         "atypical": atypical,
         "bad": bad,
         "threshold": model.estimator.offset_,
         "fdr": {"rate": rate, "p_value_at_most": cut, "rows": chosen},
-        "output": str(output),
+        "output": None if output is None else str(output),
     }
+    if output is None:
+        summary["least_typical"] = [asdict(row) for row in least]
 
     def text() -> None:
         out.print(
@@ -201,7 +243,15 @@ def show_scores(
             out.print(f"at a false-discovery rate of {rate:.0%}: the {chosen:,} rows with p_value ≤ {cut:.4g}")
         else:
             out.print(f"at a false-discovery rate of {rate:.0%}: none")
-        out.print(f"written to {output}")
+        if output is not None:
+            out.print(f"written to {output}")
+            return
+        grid = Table("row", "score", "p-value", "", title="the least typical", title_justify="left")
+        for row in least:
+            typical = row.score >= model.estimator.offset_
+            grid.add_row(f"{row.row:,}", f"{row.score:.4g}", f"{row.p_value:.4g}", "" if typical else "atypical")
+        out.print(grid)
+        out.print("nothing is written without --output")
 
     show(summary, json, text)
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 import dose_ood
+from dose_ood import zoo
 from dose_ood.detector import KIND, Detector
 from dose_ood.engines.batch import BatchScorer, check_kept
 from dose_ood.engines.engine import Engine, here, working_in
@@ -110,7 +111,7 @@ def score_files(
     Parameters
     ----------
     detector
-        A detector's directory, which the workers can read.
+        A detector's directory, which the workers can read, or `zoo:NAME`.
     sources
         Parquet, CSV or npz tables or folders of Parquet files; with a detector that holds its model, images as well.
     output
@@ -125,6 +126,8 @@ def score_files(
         Is told how many parts are done, and of how many.
     """
     check_kept(keep)
+    zoo.check_output(output)
+    detector = zoo.directory(detector)
     target, loaded = Path(output), Detector.load(detector)
     pieces = pieces_of(sources, takes_images=loaded.model is not None)
     if keep and any(piece.kind in ("pictures", "images") for piece in pieces):

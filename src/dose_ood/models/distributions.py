@@ -42,6 +42,12 @@ def logit_normal_log_prob(grey: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
     return -0.5 * away.square() - scale.log() - (0.5 * LOG_2PI + torch.log(x * (1 - x)))
 
 
+def logit_volume(grey: Tensor) -> Tensor:
+    """By how much the log-density of x = (grey + ½)/256 exceeds that of its logit: −log x(1 − x), in float64."""
+    x = (grey.double() + 0.5) / LEVELS
+    return -torch.log(x * (1 - x))
+
+
 def discretized_logit_normal_log_prob(grey: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
     """The log-probability of a grey level, the integral of the logit-normal density from grey/256 to (grey + 1)/256.
 
@@ -143,6 +149,10 @@ class Likelihood(nn.Module, ABC):
     def middle(self, output: Tensor) -> Tensor:
         """The grey level in the middle of each pixel's distribution, as uint8."""
 
+    def log_volume(self, grey: Tensor) -> Tensor:
+        """By how much `log_prob` exceeds the log-density of what the decoder itself describes; of all pixels, (n,)."""
+        return torch.zeros(len(grey), dtype=torch.float64, device=grey.device)
+
 
 class Bernoulli(Likelihood):
     """`bernoulli_log_prob` with the decoder's output as logits; its middle is the mean."""
@@ -172,6 +182,10 @@ class LogitNormal(Likelihood):
     def log_prob(self, grey: Tensor, output: Tensor) -> Tensor:
         """See `Likelihood`."""
         return logit_normal_log_prob(grey, *self.scale(output))
+
+    def log_volume(self, grey: Tensor) -> Tensor:
+        """See `Likelihood`."""
+        return logit_volume(grey).sum((1, 2, 3))
 
     def middle(self, output: Tensor) -> Tensor:
         """See `Likelihood`."""

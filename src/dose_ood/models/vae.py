@@ -166,6 +166,10 @@ class BetaVAE(nn.Module):
     def measure(self, x: Tensor) -> dict[str, Tensor]:
         """The five statistics of each image, in float64, from draws that depend on the image alone.
 
+        Of a logit-normal, `distortion` and `iwae` are densities of the logits, which the decoder describes. Those of
+        grey levels are larger by `likelihood.log_volume`, a function of the image that no model has a part in: the
+        darker or whiter an image, the larger. Losses in training, and bits per dimension, are those of grey levels.
+
         Images go through the network one at a time, each with all its draws. So many rows keep a processor busy and
         few enough stay in its cache, and the same image meets the same shapes, and rounding, in any batch.
         """
@@ -184,10 +188,11 @@ class BetaVAE(nn.Module):
     def _measure_one(self, image: Tensor, noise: Tensor) -> dict[str, Tensor]:
         posterior = self.posterior(image[None])
         exact = DiagonalGaussian(posterior.mean.double(), posterior.log_scale.double())
+        volume = self.likelihood.log_volume(image[None])[:, None]
         found = estimate(
             exact,
             noise[None].to(image.device),
-            lambda z: self.log_likelihood(image[None], z, torch.float64),
+            lambda z: self.log_likelihood(image[None], z, torch.float64) - volume,
             self.prior.log_prob,
         )
         return {name: value[0] for name, value in found.items()}
