@@ -15,8 +15,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 from dose_ood.benchmark.evaluate import reevaluate
 from dose_ood.benchmark.results import Folder, Results, Study
 from dose_ood.cli.bench_tables import duration, print_plan, print_results
-from dose_ood.cli.console import err, progress, show
-from dose_ood.cli.models import AsJson, ModelName, RecipeName, needs_torch
+from dose_ood.cli.console import AsJson, err, progress, show
+from dose_ood.cli.models import ModelName, RecipeName, needs_torch
 from dose_ood.errors import InputError
 from dose_ood.study.plan import Clock, Plan, Task
 from dose_ood.study.sets import open_sets

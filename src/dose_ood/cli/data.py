@@ -9,15 +9,13 @@ import typer
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
-from dose_ood.cli.console import err, out, progress, show
+from dose_ood.cli.console import AsJson, err, out, progress, show
 from dose_ood.data.catalogue import CATALOGUE, find
 from dose_ood.data.fetch import Fetched, fetch_from
 from dose_ood.data.fetch import fetch as fetch_set
 from dose_ood.data.folder import SAMPLES, data_folder, names_in
 from dose_ood.data.verify import verify as verify_folder
 from dose_ood.errors import InputError
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 app = typer.Typer(
     name="data",

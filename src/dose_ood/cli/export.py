@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from dose_ood.cli.console import out, show
-from dose_ood.cli.models import AsJson, needs_torch
+from dose_ood.cli.console import AsJson, out, show
+from dose_ood.cli.models import needs_torch
 from dose_ood.cli.table import DetectorPath
 from dose_ood.detector import Detector
 from dose_ood.export import write_onnx

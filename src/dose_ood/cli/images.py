@@ -25,7 +25,7 @@ def holding(detector: Detector, run: Path) -> Detector:
 def image_batches(detector: Detector, where: str, source: str, bar: Progress) -> Iterator[Batch]:
     """The statistics of images, a batch at a time, while a bar shows how far they have come."""
     guard, images = Guard.of(detector, where), read_images(source)
-    guard.check(images[:1])
+    guard.check(images)
     task = bar.add_task(f"measuring {source}", total=len(images))
     for first in range(0, len(images), BATCH):
         rows = guard.measure(images[first : first + BATCH], batch=BATCH)

@@ -11,7 +11,7 @@ import typer
 from numpy.typing import NDArray
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from dose_ood.cli.console import err, out, progress, show
+from dose_ood.cli.console import AsJson, err, out, progress, show
 from dose_ood.data.images import fingerprint, read_images, split, write_sheet
 from dose_ood.errors import InputError
 from dose_ood.measure import measure as measure_images
@@ -35,7 +35,6 @@ DATA_HELP = (
     "Append *:test* for the test part and *:hflip* (vflip, uniform_noise, gaussian_noise) for a shift of it."
 )
 DataArgument = Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP, show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
 
 def train(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dose_ood.benchmark.results import RESULTS, TEST
-from dose_ood.cli.console import out, show
-from dose_ood.cli.models import AsJson, load
+from dose_ood.cli.console import AsJson, out, show
+from dose_ood.cli.models import load
 from dose_ood.errors import InputError
 from dose_ood.tables import explaining, replacing
 

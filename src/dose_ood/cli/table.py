@@ -14,7 +14,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from dose_ood import zoo
-from dose_ood.cli.console import out, progress, show
+from dose_ood.cli.console import AsJson, out, progress, show
 from dose_ood.cli.describe import describe, print_detector, print_ranking
 from dose_ood.decision.conformal import check_share
 from dose_ood.decision.selection import discoveries
@@ -54,7 +54,6 @@ Workers = Annotated[int | None, typer.Option("--workers", min=1, help="ray: work
 Address = Annotated[
     str | None, typer.Option("--address", help="ray: the cluster to join. Default: start one on this machine.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 BadRows = Annotated[
     OnBad,
     typer.Option(

@@ -9,8 +9,7 @@ from rich.table import Column, Table
 
 from dose_ood import zoo as ready
 from dose_ood.cli.bench_tables import print_wide
-from dose_ood.cli.console import out, show
-from dose_ood.cli.models import AsJson
+from dose_ood.cli.console import AsJson, out, show
 from dose_ood.detector import Detector
 
 

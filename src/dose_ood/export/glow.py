@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from dose_ood.export.graph import FLOAT32, FLOAT64, Value, joined, softplus, total
 from dose_ood.models.bijectors import CLOSED, kept_of
-from dose_ood.models.glow import LEVELS, LOG_TWO_PI, Glow, Level
+from dose_ood.models.distributions import LEVELS, LOG_2PI
+from dose_ood.models.glow import Glow, Level
 
 Array = NDArray[np.float32]
 
@@ -92,4 +93,4 @@ def _coupling(a: Value, kept: int, weights: Sequence[Array]) -> Value:
 
 def _log_normal(z: Value, dimensions: int) -> Value:
     """log N(z; 0, 1) of each image."""
-    return -0.5 * (z.cast(FLOAT64).square().sum(1, 2, 3) + dimensions * LOG_TWO_PI)
+    return -0.5 * (z.cast(FLOAT64).square().sum(1, 2, 3) + dimensions * LOG_2PI)

@@ -226,6 +226,7 @@ def _he(inputs: int, outputs: int, random: np.random.Generator) -> Tensor:
 
 
 def same_for_all(x: Tensor, each_pixel: Tensor) -> Tensor:
+    """The log-determinants of a batch whose pixels all have the same one."""
     return (x.shape[1] * x.shape[2] * each_pixel).expand(len(x))
 
 

@@ -229,7 +229,7 @@ def _by_step(matrices: Tensor, weights: Sequence[Tensor]) -> list[tuple[int, tup
 
 
 class _Padded:
-    """Rows of so many pixels, and the first of them as each of 3×3 neighbours sees them, which may be beyond an edge."""
+    """Rows of pixels, and the first of them as each of 3×3 neighbours sees them, which may be beyond an edge."""
 
     def __init__(self, x: Tensor, rows: int, seen: int | None = None) -> None:
         n, height, width, _ = x.shape

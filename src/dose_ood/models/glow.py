@@ -11,13 +11,12 @@ from torch import Tensor, nn
 
 from dose_ood.errors import InputError
 from dose_ood.models.bijectors import Split, Squeeze, Step, kept_of
+from dose_ood.models.distributions import LEVELS, LOG_2PI
 from dose_ood.models.fused import Folded, FusedSteps, fold
 from dose_ood.models.parallel import at_once, workers
 from dose_ood.noise import content_uniform, generator
 
-LEVELS = 256  # grey levels
 AT_ONCE = 32  # images that are measured together
-LOG_TWO_PI = math.log(2 * math.pi)
 
 
 @dataclass(frozen=True)
@@ -334,4 +333,4 @@ def _sum(levels: Sequence[Tensor]) -> Tensor:
 def _log_normal(z: Tensor) -> Tensor:
     """log N(z; 0, 1) of each sample, in float64."""
     dimensions = math.prod(z.shape[1:])
-    return -0.5 * (z.double().square().sum((1, 2, 3)) + dimensions * LOG_TWO_PI)
+    return -0.5 * (z.double().square().sum((1, 2, 3)) + dimensions * LOG_2PI)
