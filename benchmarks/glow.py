@@ -34,7 +34,7 @@ Row = dict[str, str | float]
 Action = Callable[[], object]
 
 SHAPE, LEVELS, STEPS = (3, 32, 32), 3, 8
-SIZES = {64: (16, 32, 64, 128), 400: (8, 16, 32, 64)}
+SIZES = {64: (16, 32, 64, 128), 400: (16, 32, 64, 128)}
 MATRIX = 2048
 
 

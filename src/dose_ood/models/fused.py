@@ -15,7 +15,7 @@ from dose_ood.models.bijectors import CLOSED, LOG_MOST, OPEN, TAPS, Mapped, Step
 from dose_ood.models.parallel import at_once, workers
 
 LEAST_IMAGES = 4  # of a batch, that a thread works on
-MOST_PIXELS = 8192  # that it works on at a time; more do not stay in its cache
+MOST_PIXELS = 4096  # that it works on at a time; more do not stay in its cache
 LEAST_SCALE = math.exp(CLOSED)
 
 
