@@ -28,10 +28,11 @@ test: $(READY) ## the default tests, the doctests and the README's code, on all 
 test-slow: $(READY) ## the tests that take minutes
 	$(BIN)/pytest -m slow --quiet
 
-check: $(READY) ## format, lint, types
+check: $(READY) ## format, lint, types, and the documentation with its links
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
+	$(BIN)/mkdocs build --strict --quiet
 
 format: $(READY) ## put the code into its format
 	$(BIN)/ruff format
