@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # A range of torch versions would bring gigabytes of GPU libraries; this one has a CPU build.
 TORCH := 2.13.0
 
-.PHONY: help demo test test-slow check format bench docs lock clean
+.PHONY: help demo test test-slow test-peers check format bench docs lock clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -27,6 +27,10 @@ test: $(READY) ## the default tests, the doctests and the README's code, on all 
 
 test-slow: $(READY) ## the tests that take minutes
 	$(BIN)/pytest -m slow --quiet
+
+test-peers: $(READY) ## the tests with Ray, Spark (which needs Java) and Triton's client, after installing them
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements-peers.lock
+	$(BIN)/pytest -m "slow or not slow" --quiet tests/engines/test_ray_data.py tests/engines/test_spark.py tests/service/test_client.py
 
 check: $(READY) ## format, lint, types, and the documentation with its links
 	$(BIN)/ruff format --check
@@ -51,8 +55,9 @@ lock: ## write the lock files anew from pyproject.toml
 	rm -rf build/lock && $(PYTHON) -m venv build/lock
 	build/lock/bin/pip install --quiet hatchling editables torch==$(TORCH) '.[dev,docs,torch]'
 	build/lock/bin/pip freeze --exclude dose-ood | sed 's/+cpu//' > requirements.lock
-	build/lock/bin/pip install --quiet '.[bench]'
-	build/lock/bin/pip freeze --exclude dose-ood | sed 's/+cpu//' > requirements-bench.lock
+	for extra in bench peers; do \
+	  build/lock/bin/pip install --quiet ".[$$extra]" && \
+	  build/lock/bin/pip freeze --exclude dose-ood | sed 's/+cpu//' > requirements-$$extra.lock; done
 
 clean: ## remove everything that was built
 	rm -rf $(VENV) site demo build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

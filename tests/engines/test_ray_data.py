@@ -67,6 +67,21 @@ def test_two_workers_give_the_bits_that_one_process_gives(engine, folder, kind):
     np.testing.assert_array_equal(two.ranks, one.ranks)
 
 
+def test_images_are_measured_by_workers(engine, tmp_path):
+    pytest.importorskip("torch")
+    from dose_ood.data.images import read_images
+    from dose_ood.guard import Guard
+
+    images = read_images("fashion_mnist_sample:test")[:48]
+    for number in range(3):
+        np.save(tmp_path / f"{number}.npy", images[16 * number : 16 * number + 16])
+    files = [str(tmp_path / f"{number}.npy") for number in range(3)]
+    totals = score_files("zoo:fashion_mnist-vae", files, tmp_path / "scores", engine=engine)
+    assert (totals.rows, totals.parts) == (48, 3)
+    expected = Guard.load("zoo:fashion_mnist-vae").score(images)
+    np.testing.assert_allclose(rows_of(tmp_path / "scores")["score"], expected.score, rtol=1e-6)
+
+
 def test_a_killed_worker_loses_and_repeats_nothing(engine, folder, tmp_path):
     def killing(make, items):
         return engine(partial(Mortal, make, "in2", tmp_path), items)
