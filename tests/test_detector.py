@@ -22,6 +22,7 @@ from dose_ood import (
 )
 from dose_ood.benchmark.metrics import auroc
 from dose_ood.benchmark.toys import gaussian
+from dose_ood.errors import DoseWarning
 from dose_ood.noise import generator
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -208,3 +209,9 @@ def test_figure_1():
         detector = Detector.fit(train, gaussian(500, seed=3), estimator, statistics_of(estimator))
         found[repr(estimator)] = auroc(detector.score(fresh).score, detector.score(near).score)
     assert list(found.values()) == [0.0, 1.0, 1.0, 1.0, 1.0]
+
+
+def test_calibrating_on_the_training_rows_is_warned_of():
+    rows = Statistics(("rate",), generator("rows").normal(size=(300, 1)))
+    with pytest.warns(DoseWarning, match="the held-out rows are the training rows"):
+        Detector.fit(rows, rows, ProductKDE())

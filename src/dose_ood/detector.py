@@ -3,6 +3,7 @@
 import hashlib
 import os
 import platform
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -22,7 +23,7 @@ from dose_ood.decision.group import GroupTest
 from dose_ood.decision.selection import benjamini_hochberg
 from dose_ood.density.base import DensityOfStates
 from dose_ood.density.registry import estimator_from_state, estimator_state
-from dose_ood.errors import InputError
+from dose_ood.errors import DoseWarning, InputError
 from dose_ood.statistics import Statistics
 from dose_ood.storage import Directory, Json
 
@@ -128,6 +129,12 @@ class Detector:
         data: dict[str, Json] = {
             part: {"rows": len(table), "sha256": _fingerprint(table)} for part, table in parts.items()
         }
+        if data["train"] == data["held_out"]:
+            warnings.warn(
+                "the held-out rows are the training rows: hold other rows out, or too many new ones will be atypical",
+                DoseWarning,
+                stacklevel=2,
+            )
         return cls(names, fitted, {"data": data, "versions": _versions()})
 
     def score(self, table: Statistics) -> Scores:
