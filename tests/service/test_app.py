@@ -143,7 +143,7 @@ def test_drift_is_tested_early_and_nothing_is_kept_if_told_so():
 
 def test_a_detector_whose_scores_tie_serves_without_a_drift_test():
     flat = Statistics(("rate",), np.repeat([[1.0]], 50, axis=0))
-    client = Client(Detector.fit(flat, flat, ProductKDE()))
+    client = Client(Detector.fit(flat, Statistics(("rate",), flat.values[1:]), ProductKDE()))
     assert "held-out scores must differ" in client.get("/stream").json()["no_drift_test"]
     assert client.infer({"inputs": columns(rate=[1.0])}).status_code == 200
 
@@ -227,8 +227,8 @@ def test_a_table_is_served_without_torch(tmp_path):
 def test_an_upload_of_markup_stays_text():
     name = "<img src=x onerror=alert(1)>"
     random = generator("markup")
-    table = Statistics((name,), random.normal(size=(200, 1)))
-    client = Client(Detector.fit(table, table, ProductKDE()), name="<b>")
+    tables = [Statistics((name,), random.normal(size=(200, 1))) for _ in range(2)]
+    client = Client(Detector.fit(*tables, ProductKDE()), name="<b>")
     assert client.get("/detector").headers["Content-Type"] == "application/json"
     assert json.loads(client.get("/detector").text)["statistics"] == [name]
     assert outputs(client.infer({"inputs": columns(**{name: [0.0]})}, name="%3Cb%3E"))["is_typical"] == [True]
