@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from dose_ood.errors import InputError
 from dose_ood.models.bijectors import Split, Squeeze, Step, kept_of
 from dose_ood.models.distributions import LEVELS, LOG_2PI
-from dose_ood.models.fused import Folded, FusedSteps, fold
+from dose_ood.models.fused import LEAST_IMAGES, Folded, FusedSteps, fold
 from dose_ood.models.parallel import at_once, workers
 from dose_ood.noise import content_uniform, generator
 
-AT_ONCE = 32  # images that are measured together
+AT_ONCE = 64  # images that a thread measures together
 
 
 @dataclass(frozen=True)
@@ -184,8 +184,10 @@ class Glow(nn.Module):
         """
         self._require_initialised()
         folded = self._fold()
-        tasks = [partial(self._encode_with_content_noise, some, folded) for some in torch.split(x, AT_ONCE)]
-        parts = at_once(tasks, workers(len(x), AT_ONCE))
+        threads = workers(len(x), LEAST_IMAGES)
+        turns = max(1, -(-len(x) // (threads * AT_ONCE)))
+        some = torch.tensor_split(x, threads * turns)
+        parts = at_once([partial(self._encode_with_content_noise, part, folded) for part in some], threads)
         latents = [torch.cat(level) for level in zip(*(part.latent for part in parts), strict=True)]
         jacs = [torch.cat(level) for level in zip(*(part.jac for part in parts), strict=True)]
         latent, jac = _sum(latents), _sum(jacs)

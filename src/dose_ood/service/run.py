@@ -3,6 +3,7 @@
 import ipaddress
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from dose_ood.service.settings import Settings
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 SHORTEST_TOKEN = 16
+SWITCH = 2e-4  # seconds that the model waits for Python while requests are read, after each of its many operations
 GRACE = 60  # seconds to finish what was accepted, beyond a request's own timeout
 
 
@@ -62,11 +64,14 @@ def serve(
     with listening(host, port) as listener:
         # uvicorn raises the signal again when it has finished; by then it is nothing but the end.
         before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGTERM, signal.SIGINT)}
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH)
         try:
             where = f"[{host}]" if ":" in host else host
             started(f"http://{where}:{listener.getsockname()[1]}")
             uvicorn.Server(config).run(sockets=[listener])
         finally:
+            sys.setswitchinterval(interval)
             for each, handler in before.items():
                 signal.signal(each, handler)
 
