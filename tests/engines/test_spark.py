@@ -1,6 +1,7 @@
 """Spark on this machine, two workers."""
 
 import os
+import shutil
 import sys
 
 import numpy as np
@@ -19,6 +20,8 @@ NAMES = ("rate", "like")
 @pytest.fixture(scope="module")
 def spark():
     sql = pytest.importorskip("pyspark.sql")
+    if shutil.which("java") is None:
+        pytest.skip("Spark needs Java")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     session = sql.SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     yield session

@@ -1,0 +1,101 @@
+"""Writes the tables of RESULTS.md from the benchmarks in results/, between marks that name them.
+
+    python benchmarks/results_page.py            # RESULTS.md, in place
+    python benchmarks/results_page.py --check    # says whether it is up to date; the tests ask the same
+
+A mark is `<!-- table fashion_mnist -->`, and what follows it up to `<!-- end -->` is written anew from
+`results/fashion_mnist/results.json`; `<!-- ranks -->` is over all of them.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from dose_ood.benchmark.evaluate import headline
+from dose_ood.benchmark.paper import RANKS, paper_auroc
+from dose_ood.benchmark.results import METHODS, Results
+from dose_ood.benchmark.significance import average_ranks
+
+ROOT = Path(__file__).parents[1]
+BLOCK = re.compile(r"<!-- (table (?P<name>\S+)|ranks) -->\n.*?<!-- end -->\n", re.DOTALL)
+
+
+def found(root: Path) -> dict[str, Results]:
+    """Every benchmark that is kept, by its folder's name."""
+    return {path.parent.name: Results.read(path) for path in sorted((root / "results").glob("*/results.json"))}
+
+
+def page(text: str, benchmarks: Mapping[str, Results]) -> str:
+    """The page with its tables written anew."""
+
+    def write(block: re.Match[str]) -> str:
+        name = block["name"]
+        lines = ranks(benchmarks) if name is None else table(benchmarks[name])
+        return "\n".join([f"<!-- {block[1]} -->", *lines, "<!-- end -->", ""])
+
+    return BLOCK.sub(write, text)
+
+
+def table(results: Results) -> Iterator[str]:
+    """AUROC of every method on every outlier set, with the paper's in brackets, and what stands beside."""
+    study, values = results.study, headline(results.cells, results.study)
+    nats = np.mean([run["held_out"] for name, run in results.training.items() if name.isdigit()])
+    bits = np.mean([run["bits_per_dim"] for name, run in results.training.items() if name.isdigit()])
+    minutes = sum(run["seconds"] for run in results.training.values()) / 60
+    models = f"{study.members} models" if study.members > 1 else "1 model"
+    rows = "all images" if study.rows is None else f"at most {study.rows:,} images of a set"
+    yield (
+        f"{models} and a background model ({study.model}, `{study.recipe}`), {rows}; held out {nats:,.1f} nats, "
+        f"{bits:.3f} bits/dim; {minutes:,.0f} minutes of training in all."
+    )
+    yield ""
+    yield "| outliers | " + " | ".join(METHODS[method] for method in values) + " | trivial statistic |"
+    yield "|---" * (len(values) + 2) + "|"
+    for number, outlier in enumerate(study.outliers):
+        best = max(reached[number] for reached in values.values())
+        cells = []
+        for method, reached in values.items():
+            paper, own = paper_auroc(study.inlier, outlier, method), f"{reached[number]:.3f}"
+            own = f"**{own}**" if reached[number] == best else own
+            cells.append(own if paper is None else f"{own} ({paper:.3f})")
+        probe = max((p for p in results.probes if p.outlier == outlier), key=lambda p: p.auroc)
+        yield f"| {outlier} | " + " | ".join(cells) + f" | {probe.auroc:.3f}, {probe.statistic} |"
+    yield ""
+    errors = {m: [e.ece for e in results.memorisation if e.method == m and e.member.isdigit()] for m in ("kde", "svm")}
+    yield "ECE, mean over the models: " + ", ".join(
+        f"{METHODS[method]} {np.mean(each):.2%}" for method, each in errors.items()
+    )
+
+
+def ranks(benchmarks: Mapping[str, Results]) -> Iterator[str]:
+    """The average rank of every method over all pairs, with the paper's in brackets."""
+    values = [headline(results.cells, results.study) for results in benchmarks.values()]
+    methods = [method for method in METHODS if all(method in each for each in values)]
+    average = average_ranks({method: [auroc for each in values for auroc in each[method]] for method in methods})
+    pairs = sum(len(results.study.outliers) for results in benchmarks.values())
+    yield f"Average rank over {pairs} pairs, 1 = best:"
+    yield ""
+    yield "| " + " | ".join(METHODS[method] for method in methods) + " |"
+    yield "|---" * len(methods) + "|"
+    yield "| " + " | ".join(f"{average[method]:.2f} ({RANKS[method]})" for method in methods) + " |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    path = ROOT / "RESULTS.md"
+    before = path.read_text(encoding="utf-8")
+    after = page(before, found(ROOT))
+    if not options.check:
+        path.write_text(after, encoding="utf-8")
+    elif after != before:
+        sys.exit("RESULTS.md is not what results/ says: run python benchmarks/results_page.py")
+
+
+if __name__ == "__main__":
+    main()
