@@ -37,7 +37,6 @@ VARIANTS: dict[str, dict[str, VAERecipe] | dict[str, GlowRecipe]] = {
     "vae": {
         "cpu": VAE,
         "depth 32": replace(VAE, depth=32),
-        "β halved every epoch": replace(VAE, halve_beta_epochs=1),
         "4 posterior samples": replace(VAE, samples=4),
         "the paper's rate": replace(VAE, rate=1e-4, halve_rate_steps=10_000),
         "twice the epochs": replace(VAE, epochs=2 * VAE.epochs, halve_rate_steps=2 * VAE.halve_rate_steps),
@@ -49,8 +48,6 @@ VARIANTS: dict[str, dict[str, VAERecipe] | dict[str, GlowRecipe]] = {
         "25 epochs": replace(GLOW, epochs=25),
         "batches of 32": replace(GLOW, batch=32),
         "rate rises over 5 epochs": replace(GLOW, warm_up_epochs=5),
-        "no penalty": replace(GLOW, l2=0.0),
-        "400 filters": replace(GLOW, filters=400),
     },
 }
 

@@ -1,0 +1,51 @@
+"""What is kept in results/ and said in RESULTS.md follows from statistics that are kept as well."""
+
+import importlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench_folder import write_folder
+from dose_ood.benchmark.evaluate import reevaluate
+from dose_ood.benchmark.results import Folder, Results
+
+ROOT = Path(__file__).parents[1]
+KEPT = sorted(path.parent for path in (ROOT / "results").glob("*/results.json"))
+
+
+@pytest.fixture
+def pages(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("results_page")
+
+
+@pytest.mark.parametrize("folder", KEPT, ids=lambda folder: folder.name)
+def test_every_cell_follows_from_the_statistics_that_are_kept(folder):
+    kept, again = Results.read(Folder(folder).results), reevaluate(Folder(folder))
+    assert len(kept.cells) == len(again.cells) > 0
+    for mine, other in zip(kept.cells, again.cells, strict=True):
+        assert (mine.outlier, mine.method, mine.member) == (other.outlier, other.method, other.member)
+        assert mine.auroc == pytest.approx(other.auroc, abs=1e-9)
+    assert kept.ranks == again.ranks
+
+
+def test_the_page_says_what_the_results_say(pages):
+    page = ROOT / "RESULTS.md"
+    if page.exists():
+        text = page.read_text(encoding="utf-8")
+        assert pages.page(text, pages.found(ROOT)) == text
+
+
+def test_tables_are_written_between_their_marks(pages, tmp_path):
+    (tmp_path / "results").mkdir()
+    write_folder(tmp_path / "results/toy", images=False, runs=False)
+    found = pages.found(tmp_path)
+    before = "# Ours\n<!-- table toy -->\nold\n<!-- end -->\nbetween\n<!-- ranks -->\n<!-- end -->\n"
+    after = pages.page(before, found)
+    assert pages.page(after, found) == after
+    assert "old" not in after
+    assert after.startswith("# Ours\n<!-- table toy -->\n2 models")
+    cells = [cell.auroc for cell in found["toy"].members("far", "svm")]
+    assert f"{np.mean(cells):.3f}" in next(line for line in after.splitlines() if line.startswith("| far |"))
+    assert "Average rank over 3 pairs" in after.split("between")[1]
