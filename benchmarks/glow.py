@@ -5,7 +5,8 @@
 
 Both flows have 3 levels of 8 steps on images of 32×32×3, random weights, and Adamax. First each is timed at several
 batch sizes and its best is kept; then they take turns, with matrix products of 2048×2048 between, and every figure is
-the best of all rounds: whatever else a machine does only slows them down. The medians are given beside.
+the best of all rounds: whatever else a machine does only slows them down. The medians are given beside; that of the
+share of the peak compares each step, which takes seconds, with the products of 50 ms just before it.
 
 A training step of ours draws noise, dequantises and updates the weights; normflows gets its images as floats. `measure`
 hashes images, draws their noise and gives statistics for each level; normflows gives one log-density.
@@ -140,6 +141,9 @@ def race(filters: int, rounds: int) -> list[Row]:
                 row["median ratio"] = median(mine / its for mine, its in zip(*rates, strict=True))
             if what == "training step":
                 row["share of peak"] = max(rates[number]) * operations(filters) / max(peaks)
+                row["median share"] = median(
+                    r * operations(filters) / p for r, p in zip(rates[number], peaks, strict=True)
+                )
                 row["peak, GFLOP/s"] = max(peaks) / 1e9
                 row["GiB"] = peak_memory(contestant.name, filters, chosen[number])
             result.append(row)
