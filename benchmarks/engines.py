@@ -25,15 +25,14 @@ import pyarrow.parquet as pq
 import ray
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 
+from common import rows_like_statistics, show
 from dose_ood import Detector, ProductKDE, Statistics, WhitenedSVM
 from dose_ood.benchmark.metrics import auroc
 from dose_ood.engines import score_files
 from dose_ood.engines.fit import fit_sketch
 from dose_ood.engines.ray_data import RayEngine
 from dose_ood.engines.sketch import Sketch
-from dose_ood.noise import generator
 
 Matrix = NDArray[np.float64]
 Row = dict[str, str | float]
@@ -43,18 +42,8 @@ FILES, FILE_ROWS = 32, 1_000_000
 FIT_ROWS, SIZES = 1_000_000, (2**13, 2**15, 2**17, 2**19)
 
 
-def rows_like_statistics(rows: int, seed: int, shift: float = 0.0) -> Statistics:
-    """Correlated, skewed columns on different scales, as a VAE gives them."""
-    random = generator("engines", seed)
-    base, skewed = random.normal(size=(rows, 5)) + shift, np.exp(0.4 * random.normal(size=rows) + 0.4 * shift)
-    columns = [
-        6 + base[:, 0],
-        -2 + 0.3 * base[:, 1] - 0.2 * base[:, 0],
-        8 + base[:, 0] + 0.5 * skewed,
-        -800 - 90 * skewed + 15 * base[:, 3],
-        -806 - 90 * skewed + 15 * base[:, 3] - 2 * base[:, 4] ** 2,
-    ]
-    return Statistics(NAMES, np.stack(columns, axis=1))
+def table(rows: int, seed: int, shift: float = 0.0) -> Statistics:
+    return Statistics(NAMES, rows_like_statistics(rows, seed, shift))
 
 
 def workers(repeats: int) -> list[Row]:
@@ -62,12 +51,12 @@ def workers(repeats: int) -> list[Row]:
     result: list[Row] = []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        train, held_out = rows_like_statistics(54_000, 0), rows_like_statistics(6_000, 1)
+        train, held_out = table(54_000, 0), table(6_000, 1)
         Detector.fit(train, held_out, ProductKDE()).save(folder / "kde")
         Detector.fit(train, held_out, WhitenedSVM(solver="landmark")).save(folder / "svm")
         sources = [str(folder / f"{number}.parquet") for number in range(FILES)]
         for number, source in enumerate(sources):
-            rows_like_statistics(FILE_ROWS, 10 + number).write(source)
+            table(FILE_ROWS, 10 + number).write(source)
         turns = [(kind, repeat, count) for kind in ("kde", "svm") for repeat in range(repeats) for count in (1, 2)]
         result += [_timed(folder, kind, sources, count, repeat) for kind, repeat, count in turns]
     return result
@@ -91,8 +80,8 @@ def _parts(folder: Path) -> list[Path]:
 
 def fit(repeats: int) -> list[Row]:
     """A fit to a sample of k of 1,000,000 rows against the fit to all: error of scores, AUROC, verdicts that differ."""
-    train, held_out = rows_like_statistics(FIT_ROWS, 0), rows_like_statistics(20_000, 1)
-    fresh, odd = rows_like_statistics(20_000, 2), rows_like_statistics(20_000, 3, shift=0.5)
+    train, held_out = table(FIT_ROWS, 0), table(20_000, 1)
+    fresh, odd = table(20_000, 2), table(20_000, 3, shift=0.5)
     result: list[Row] = []
     for kind, estimator in (("kde", ProductKDE()), ("svm", WhitenedSVM(solver="landmark"))):
         begin = time.perf_counter()
@@ -133,15 +122,6 @@ def ratios(rows: list[Row]) -> list[Row]:
             {"what": what, "speed-up": speed, "highest load before": load, "same scores": float(len(sums) == 1)}
         )
     return found
-
-
-def show(console: Console, title: str, rows: list[Row]) -> None:
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    grid = Table(*names, title=title)
-    for row in rows:
-        cells = [row.get(name, "") for name in names]
-        grid.add_row(*(cell if isinstance(cell, str) else f"{cell:.5g}" for cell in cells))
-    console.print(grid)
 
 
 def main() -> None:

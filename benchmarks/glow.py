@@ -27,8 +27,8 @@ from statistics import median
 import normflows as nf
 import torch
 from rich.console import Console
-from rich.table import Table
 
+from common import show
 from dose_ood.models.glow import Glow, GlowConfig
 
 Row = dict[str, str | float]
@@ -169,15 +169,6 @@ def high_water() -> float:
     lines = Path("/proc/self/status").read_text().splitlines()
     (found,) = (line.split()[1] for line in lines if line.startswith("VmHWM"))
     return int(found) / 2**20
-
-
-def show(console: Console, title: str, rows: list[Row]) -> None:
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    grid = Table(*names, title=title)
-    for row in rows:
-        cells = [row.get(name, "") for name in names]
-        grid.add_row(*(cell if isinstance(cell, str) else f"{cell:.4g}" for cell in cells))
-    console.print(grid)
 
 
 def main() -> None:

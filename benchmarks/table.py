@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 from pyod.models.kde import KDE
 from pyod.models.ocsvm import OCSVM
 from rich.console import Console
-from rich.table import Table
 from scipy.stats import gaussian_kde, spearmanr
 from sklearn.decomposition import PCA
 from sklearn.neighbors import KernelDensity
 from sklearn.svm import OneClassSVM
 
+from common import rows_like_statistics, show
 from dose_ood import ProductKDE, Statistics, WhitenedSVM
 from dose_ood.density.bandwidth import scott
 from dose_ood.density.logkde import log_kde
@@ -41,21 +41,6 @@ Matrix = NDArray[np.float64]
 Row = dict[str, str | float | None]
 
 ROWS, COLUMNS = 54_000, 5
-
-
-def rows_like_statistics(rows: int, seed: int = 0) -> Matrix:
-    """A table as a VAE gives it: correlated, skewed columns on different scales."""
-    random = generator("benchmark", seed)
-    base = random.normal(size=(rows, COLUMNS))
-    skewed = np.exp(0.4 * random.normal(size=rows))
-    columns = [
-        6 + base[:, 0],
-        -2 + 0.3 * base[:, 1] - 0.2 * base[:, 0],
-        8 + base[:, 0] + 0.5 * skewed,
-        -800 - 90 * skewed + 15 * base[:, 3],
-        -806 - 90 * skewed + 15 * base[:, 3] - 2 * base[:, 4] ** 2,
-    ]
-    return np.stack(columns, axis=1)
 
 
 def seconds(action: Callable[..., object], *arguments: object, repeat: int = 1) -> float:
@@ -169,7 +154,7 @@ def scale() -> list[Row]:
         for rows in (100_000, 300_000, 1_000_000):
             script = (
                 "import sys, time; sys.path.insert(0, 'benchmarks')\n"
-                "from dose_ood import ProductKDE, WhitenedSVM; from table import rows_like_statistics\n"
+                "from dose_ood import ProductKDE, WhitenedSVM; from common import rows_like_statistics\n"
                 f"X = rows_like_statistics({rows}); begin, busy = time.perf_counter(), time.process_time()\n"
                 f"{kind}().fit(X); print(time.perf_counter() - begin, time.process_time() - busy)\n"
                 "print(int(open('/proc/self/status').read().split('VmHWM:')[1].split()[0]) / 2**20)"
@@ -233,15 +218,6 @@ def ratios(results: dict[str, list[Row]]) -> list[Row]:
                 if isinstance(mine, float) and isinstance(its, float):
                     found.append({"what": row["what"], "against": row["who"], "unit": unit, "ratio": its / mine})
     return found
-
-
-def show(console: Console, title: str, rows: list[Row]) -> None:
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    grid = Table(*names, title=title)
-    for row in rows:
-        cells = [row.get(name) for name in names]
-        grid.add_row(*("" if c is None else c if isinstance(c, str) else f"{c:.6g}" if c else "0" for c in cells))
-    console.print(grid)
 
 
 def main() -> None:

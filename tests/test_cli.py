@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from dose_ood import Detector, Statistics, cli
+from dose_ood import Detector, Statistics
 from dose_ood.benchmark.toys import gaussian
 from dose_ood.cli import table
 from dose_ood.decision.selection import benjamini_hochberg
@@ -28,20 +28,6 @@ def folder(tmp_path_factory):
     ids = Statistics.from_columns({"id": np.arange(500.0)})
     ids.beside(new).write(path / "new.parquet")
     return path
-
-
-@pytest.fixture
-def dose(folder, monkeypatch, capsys):
-    """Run a command in the folder: (exit code, standard output, standard error)."""
-
-    def run(*arguments):
-        monkeypatch.chdir(folder)
-        monkeypatch.setattr(sys, "argv", ["dose", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        return stop.value.code or 0, *capsys.readouterr()
-
-    return run
 
 
 def test_methods_are_those_of_the_registry():

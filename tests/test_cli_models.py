@@ -28,18 +28,15 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def dose(folder, monkeypatch, capsys):
+def dose(folder, monkeypatch, capsys, one_thread):
     """Run a command in the folder, and give what it prints."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
 
     def run(*arguments):
         monkeypatch.chdir(folder)
         app([str(argument) for argument in arguments], standalone_mode=False)
         return capsys.readouterr().out
 
-    yield run
-    torch.set_num_threads(threads)
+    return run
 
 
 @pytest.fixture(scope="module")

@@ -11,17 +11,9 @@ from dose_ood import measure as module
 from dose_ood.measure import measure
 from standin import StandIn, StandInConfig, stripes
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 IMAGES = stripes(101)
 MODEL = StandIn(StandInConfig())
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Small tensors are slower on two."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Moments:

@@ -19,16 +19,8 @@ from standin import StandIn, StandInConfig, stripes
 
 FLOW = GlowRecipe(epochs=3, batch=16, rate=1e-2, warm_up_epochs=1, least_warm_up=0, l2=1e-3)
 SCRIPT = Path(__file__).with_name("standin.py")
+pytestmark = pytest.mark.usefixtures("one_thread")
 IMAGES = stripes(500)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Small tensors are slower on two."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def run(folder, recipe=FLOW, images=IMAGES, **options):
@@ -269,6 +261,22 @@ def test_the_schedules_are_those_of_the_paper():
     assert glow.learning_rate(250, 3) == 5e-4, "the rise takes 500 steps at least"
 
 
+def test_a_rate_that_falls_at_the_end_reaches_zero_after_the_last_step():
+    glow = GlowRecipe(epochs=10, batch=32, rate=1e-3, warm_up_epochs=1, least_warm_up=0, cool_down=0.25)
+    rates = [glow.learning_rate(step, 100) for step in (0, 50, 100, 749, 750, 875, 999)]
+    assert rates == pytest.approx([0, 5e-4, 1e-3, 1e-3, 1e-3, 5e-4, 4e-6])
+
+
+def test_few_images_are_seen_in_more_epochs_unless_their_number_was_asked_for():
+    glow = GlowRecipe(epochs=6, batch=32, rate=1e-3, least_steps=8_000)
+    assert glow.steps_in_all(1406) == 6 * 1406
+    assert glow.steps_in_all(460) == 18 * 460
+    assert glow.lasting(2).steps_in_all(460) == 2 * 460
+    vae = RECIPES["vae"]["cpu"]
+    assert vae.lasting(3).steps_in_all(10) == 30
+    assert [vae.beta_of(epoch) for epoch in (0, 1, 2, 3, 4, 5)] == [100, 100, 25, 6.25, 1.5625, 1]
+
+
 def test_the_vae_recipe_burns_in_the_decoder_first(tmp_path):
     encoders = []
 
@@ -311,7 +319,7 @@ def test_every_recipe_knows_its_model(size):
     assert vae.config("mnist", (1, 28, 28), "logit_normal").likelihood == "logit_normal"
     assert glow.config("cifar10", (3, 32, 32), None).filters == glow.filters
     assert vae.beta_of(vae.epochs - 1) == 1.0, "training ends with the ELBO"
-    assert glow.learning_rate(glow.epochs * 700, 700) == glow.rate == 1e-3
+    assert glow.learning_rate(glow.steps_in_all(700) // 2, 700) == glow.rate == 1e-3
 
 
 def test_the_papers_recipes_are_the_papers():

@@ -2,8 +2,8 @@
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar, Generic, Literal, TypeAlias, TypeVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Generic, Literal, Self, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -45,6 +45,14 @@ class Recipe(ABC, Generic[M]):
     @abstractmethod
     def config(self, data: str, shape: Shape, likelihood: LikelihoodKind | None) -> VAEConfig | GlowConfig:
         """The model for a data set: its name, the shape of its images, and a likelihood if one is wanted."""
+
+    def lasting(self, epochs: int) -> Self:
+        """The same recipe with exactly so many epochs."""
+        return replace(self, epochs=epochs)
+
+    def steps_in_all(self, steps_per_epoch: int) -> int:
+        """The steps of a run."""
+        return self.epochs * steps_per_epoch
 
     @abstractmethod
     def learning_rate(self, step: int, steps_per_epoch: int) -> float:
@@ -92,7 +100,7 @@ class VAERecipe(Recipe[BetaVAE]):
     beta
         β after the burn-in.
     halve_beta_epochs
-        Epochs after which β is halved, until it is 1.
+        Epochs, or a part of one, after which β is halved, until it is 1; β changes between epochs.
     """
 
     depth: int = 32
@@ -100,7 +108,7 @@ class VAERecipe(Recipe[BetaVAE]):
     halve_rate_steps: int = 10_000
     burn_in_epochs: int = 1
     beta: float = 100.0
-    halve_beta_epochs: int = 3
+    halve_beta_epochs: float = 3
     optimiser: ClassVar[Literal["adam", "adamax"]] = "adam"
 
     def config(self, data: str, shape: Shape, likelihood: LikelihoodKind | None) -> VAEConfig:
@@ -115,7 +123,8 @@ class VAERecipe(Recipe[BetaVAE]):
 
     def beta_of(self, epoch: int) -> float:
         """β of an epoch: the ELBO that is left at the end has β = 1."""
-        return max(1.0, self.beta * 0.5 ** (max(0, epoch - self.burn_in_epochs) // self.halve_beta_epochs))
+        halvings = max(0, epoch - self.burn_in_epochs) // self.halve_beta_epochs
+        return max(1.0, self.beta * math.pow(0.5, halvings))
 
     def losses(self, model: BetaVAE, x: Tensor, noise: torch.Generator, epoch: int, share: Share) -> Tensor:
         """Distortion + β · rate."""
@@ -144,7 +153,7 @@ class VAERecipe(Recipe[BetaVAE]):
 
 @dataclass(frozen=True)
 class GlowRecipe(Recipe[Glow]):
-    """Adamax with a rate that rises linearly and then stays; λ times the sum of squared weights is added.
+    """Adamax with a rate that rises linearly and then stays, or falls at the end; λ times the sum of squared weights.
 
     Parameters
     ----------
@@ -156,6 +165,10 @@ class GlowRecipe(Recipe[Glow]):
         Epochs in which the learning rate rises from 0.
     least_warm_up
         Steps that this takes at least: on few images a few epochs are a rise so steep that the flow explodes.
+    cool_down
+        The share of all steps, at the end, in which the learning rate falls to 0.
+    least_steps
+        Steps of a run at least: few images are seen in more epochs.
     l2
         λ.
     """
@@ -165,6 +178,8 @@ class GlowRecipe(Recipe[Glow]):
     steps: int = 8
     warm_up_epochs: int = 10
     least_warm_up: int = 500
+    cool_down: float = 0.0
+    least_steps: int = 0
     l2: float = 0.05
     optimiser: ClassVar[Literal["adam", "adamax"]] = "adamax"
 
@@ -175,10 +190,22 @@ class GlowRecipe(Recipe[Glow]):
         channels, height, width = shape
         return GlowConfig(shape=(channels, height, width), levels=self.levels, steps=self.steps, filters=self.filters)
 
+    def lasting(self, epochs: int) -> Self:
+        """The same recipe with exactly so many epochs, however few steps they have."""
+        return replace(self, epochs=epochs, least_steps=0)
+
+    def steps_in_all(self, steps_per_epoch: int) -> int:
+        """Whole epochs, as many as asked for and as many as make the least number of steps."""
+        return max(self.epochs, math.ceil(self.least_steps / steps_per_epoch)) * steps_per_epoch
+
     def learning_rate(self, step: int, steps_per_epoch: int) -> float:
-        """A linear rise to the highest rate."""
-        warm_up = max(self.warm_up_epochs * steps_per_epoch, self.least_warm_up)
-        return self.rate * min(1.0, step / warm_up) if warm_up else self.rate
+        """A linear rise to the highest rate and, at the end, a linear fall."""
+        steps = self.steps_in_all(steps_per_epoch)
+        rise = max(self.warm_up_epochs * steps_per_epoch, self.least_warm_up)
+        fall = self.cool_down * steps
+        risen = min(1.0, step / rise) if rise else 1.0
+        left = min(1.0, (steps - step) / fall) if fall else 1.0
+        return self.rate * min(risen, left)
 
     def losses(self, model: Glow, x: Tensor, noise: torch.Generator, epoch: int, share: Share) -> Tensor:
         """−log q(x)."""
@@ -209,13 +236,15 @@ class GlowRecipe(Recipe[Glow]):
 # objective, schedules in shape, likelihood and statistics, and is smaller where docs/train.md says so.
 VAE_RECIPES: dict[str, VAERecipe] = {
     "paper": VAERecipe(epochs=50, batch=64, rate=1e-4),
-    "cpu": VAERecipe(epochs=20, batch=64, rate=1e-3, depth=16, samples=1, halve_rate_steps=5_000, halve_beta_epochs=2),
+    "cpu": VAERecipe(
+        epochs=10, batch=64, rate=2e-3, depth=16, samples=1, halve_rate_steps=2_000, halve_beta_epochs=0.5
+    ),
     "demo": VAERecipe(epochs=12, batch=64, rate=2e-3, depth=8, samples=1, halve_rate_steps=500, halve_beta_epochs=1),
     "tiny": VAERecipe(epochs=3, batch=32, rate=1e-3, depth=4, samples=2, halve_beta_epochs=1, beta=2.0),
 }
 GLOW_RECIPES: dict[str, GlowRecipe] = {
     "paper": GlowRecipe(epochs=250, batch=32, rate=1e-3),
-    "cpu": GlowRecipe(epochs=25, batch=64, rate=1e-3, filters=64, warm_up_epochs=1),
+    "cpu": GlowRecipe(epochs=6, batch=32, rate=1e-3, filters=64, warm_up_epochs=1, cool_down=0.3, least_steps=8_000),
     "tiny": GlowRecipe(epochs=3, batch=32, rate=1e-3, filters=8, levels=2, steps=2, warm_up_epochs=1, least_warm_up=50),
 }
 RECIPES: dict[str, dict[str, VAERecipe] | dict[str, GlowRecipe]] = {"vae": VAE_RECIPES, "glow": GLOW_RECIPES}

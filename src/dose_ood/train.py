@@ -91,7 +91,7 @@ def train(
     held_out = images[parts.held_out]
     if background is not None:
         held_out = mutate(held_out, generator("mutation of held-out images", seed), background)
-    dimensions, steps = math.prod(images.shape[1:]), recipe.epochs * batches.per_epoch
+    dimensions, steps = math.prod(images.shape[1:]), recipe.steps_in_all(batches.per_epoch)
     optimiser = OPTIMISERS[recipe.optimiser](model.parameters(), lr=recipe.rate)
     run = Run(Path(directory), _identity(model, images, recipe, seed, split_seed, background))
     run.begin(resume)

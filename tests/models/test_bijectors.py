@@ -18,16 +18,9 @@ from dose_ood.models.bijectors import (
 from dose_ood.models.fused import FusedSteps, fold
 from dose_ood.noise import generator
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 SHAPES = [(2, 3, 4), (1, 1, 2), (3, 2, 5), (7, 1, 3)]  # height, width, channels
 each_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

@@ -12,6 +12,7 @@ from dose_ood.errors import InputError
 from dose_ood.models.glow import Glow, GlowConfig
 from dose_ood.noise import content_uniform, generator
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 TINY = GlowConfig(shape=(2, 4, 4), levels=2, steps=2, filters=5)
 CONFIGS = [
     TINY,
@@ -24,14 +25,6 @@ CONFIGS = [
 each_config = pytest.mark.parametrize("config", CONFIGS, ids=lambda c: "×".join(map(str, c.shape)))
 # Statistics of one image in float32, in other company: nats for each dimension.
 TOLERANCE = 2e-6
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def images(config: GlowConfig, count: int = 6, seed: int = 0) -> Tensor:

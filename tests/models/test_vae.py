@@ -16,6 +16,7 @@ from dose_ood.models.distributions import DiagonalGaussian, MixturePrior
 from dose_ood.models.vae import BetaVAE, VAEConfig, estimate
 from dose_ood.noise import content_normal, generator
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 TINY = VAEConfig(shape=(1, 12, 12), depth=4, components=7, draws=5)
 LIKELIHOODS = [
     TINY,
@@ -33,14 +34,6 @@ SHAPES = [
 each_likelihood = pytest.mark.parametrize("config", LIKELIHOODS, ids=lambda c: f"{c.likelihood}-{c.scale_kind}")
 each_model = pytest.mark.parametrize("config", LIKELIHOODS + SHAPES)
 NAMES = ["xent", "ent", "rate", "distortion", "iwae"]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def images(config, count, name="images"):

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import torch
 
-from dose_ood import Detector, InputError, cli, zoo
+from dose_ood import Detector, InputError, zoo
 from dose_ood.data.images import read_images
 from dose_ood.engines import score_files
 from dose_ood.guard import Guard
@@ -21,29 +20,8 @@ from dose_ood.noise import generator
 ROOT = Path(__file__).parents[2]
 VAE = "fashion_mnist-vae"
 SAMPLES = {VAE: "fashion_mnist_sample:test"}  # images that ship with the package, of the set an entry was trained on
+pytestmark = pytest.mark.usefixtures("one_thread")
 each_entry = pytest.mark.parametrize("name", zoo.available())
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture
-def dose(tmp_path, monkeypatch, capsys):
-    """Run a command in a fresh folder: (exit code, standard output, standard error)."""
-
-    def run(*arguments):
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "argv", ["dose", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        return stop.value.code or 0, *capsys.readouterr()
-
-    return run
 
 
 def test_there_is_one():

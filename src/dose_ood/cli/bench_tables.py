@@ -11,11 +11,10 @@ from dose_ood.benchmark.paper import RANKS, paper_auroc
 from dose_ood.benchmark.probes import PROBES
 from dose_ood.benchmark.results import METHODS, Results
 from dose_ood.benchmark.significance import DIGITS
-from dose_ood.cli.console import out
+from dose_ood.cli.console import out, print_wide
 from dose_ood.study.plan import KINDS, Plan
 from dose_ood.study.sets import Sets
 
-WIDTH = 120  # columns that the tables may need
 WORK = {
     "copy": "models to copy",
     "train": "models to train",
@@ -68,13 +67,6 @@ def print_results(results: Results) -> None:
     out.print(f"[bold]{study.inlier}[/]: {members} ({study.model}, {study.recipe}), {tested:,} test images\n")
     for grid in (_aurocs(results), _others(results), _against(results), _checks(results), _probes(results)):
         print_wide(grid)
-
-
-def print_wide(grid: Table) -> None:
-    """A table as wide as it needs to be: a cell that is cut short says nothing."""
-    width, out.width = out.width, max(out.width, WIDTH)
-    out.print(grid)
-    out.width = width
 
 
 def _grid(title: str, *names: str) -> Table:

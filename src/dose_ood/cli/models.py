@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
@@ -73,7 +72,7 @@ def train(
         from dose_ood.train import processes
         from dose_ood.train import train as run
     images = read_images(data)
-    chosen = RECIPES[model][recipe] if epochs is None else replace(RECIPES[model][recipe], epochs=epochs)
+    chosen = RECIPES[model][recipe] if epochs is None else RECIPES[model][recipe].lasting(epochs)
     network = build(chosen.config(Path(data.partition(":")[0]).stem, images.shape[1:], likelihood), seed)
     with processes() as leads, training_bar(leads) as look:
         found = run(

@@ -8,8 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 
 from dose_ood import zoo as ready
-from dose_ood.cli.bench_tables import print_wide
-from dose_ood.cli.console import AsJson, out, show
+from dose_ood.cli.console import AsJson, out, print_wide, show
 from dose_ood.detector import Detector
 
 

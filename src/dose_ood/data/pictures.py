@@ -74,9 +74,14 @@ def stack_pictures(pictures: Iterable[Images], names: Sequence[str]) -> Images:
     return images
 
 
-def read_folder(folder: Path) -> Images:
+def picture_files(folder: Path) -> list[Path]:
     """The pictures of a folder or, if it has none itself, of the folders in it, in the order of their names."""
-    files = _pictures(folder.iterdir()) or _pictures(folder.rglob("*"))
+    return _pictures(folder.iterdir()) or _pictures(folder.rglob("*"))
+
+
+def read_folder(folder: Path) -> Images:
+    """The pictures of a folder, as an array."""
+    files = picture_files(folder)
     if not files:
         raise InputError(f"{folder}: expected pictures ({', '.join(PICTURES)}), found none")
     return stack_pictures((read_picture(file, str(file)) for file in files), [str(file) for file in files])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dose_ood.data.arrow import is_saved_dataset
 from dose_ood.data.images import read_images
-from dose_ood.data.pictures import PICTURES, read_picture, stack_pictures
+from dose_ood.data.pictures import PICTURES, picture_files, read_picture, stack_pictures
 from dose_ood.errors import InputError
 from dose_ood.statistics import Batch, OnBad, Statistics, stream
 from dose_ood.tables import PAGE_BYTES, existing, explaining, is_table
@@ -149,16 +149,12 @@ def _parquet(path: Path) -> Iterator[Piece]:
 
 
 def _pictures(folder: Path) -> Iterator[Piece]:
-    files = _picture_files(folder.iterdir()) or _picture_files(folder.rglob("*"))
+    files = picture_files(folder)
     if not files:
         raise InputError(f"{folder}: expected pictures ({', '.join(PICTURES)}) or Parquet files, found none")
     for first in range(0, len(files), PIECE_IMAGES):
         some = tuple(map(str, files[first : first + PIECE_IMAGES]))
         yield Piece(str(folder), "pictures", first, files=some, stamp=stamp_of(some))
-
-
-def _picture_files(files: Iterable[Path]) -> list[Path]:
-    return sorted(file for file in files if file.suffix.lower() in PICTURES and file.name[0] != ".")
 
 
 def _arrays(source: str, path: Path) -> Iterator[Piece]:

@@ -162,7 +162,7 @@ def _time_training(model: "Model", recipe: "Recipe[nn.Module]", images: Images, 
     from dose_ood.recipes import VAERecipe
     from dose_ood.train import train
 
-    recipe = replace(recipe, epochs=1)
+    recipe = recipe.lasting(1)
     if isinstance(recipe, VAERecipe):  # the steps of its burn-in are shorter
         recipe = cast("Recipe[nn.Module]", replace(recipe, burn_in_epochs=0))
     times = [monotonic()]

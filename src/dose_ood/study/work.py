@@ -102,7 +102,9 @@ class Bench:
     @property
     def _to_train(self) -> int:
         """The images that go through a model in its training."""
-        return recipe_of(self.study).epochs * len(split(len(self.sets.training)).train)
+        recipe, images = recipe_of(self.study), len(split(len(self.sets.training)).train)
+        batch = min(recipe.batch, images)
+        return recipe.steps_in_all(images // batch) * batch
 
     def _measured(self, member: Member, name: str) -> bool:
         return self._is_there(self.folder.statistics(member.name, name), name, {"member": member.key})

@@ -1,0 +1,39 @@
+"""What several benchmarks share: a table to measure with, and a table to print."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from dose_ood.noise import generator
+
+
+def rows_like_statistics(rows: int, seed: int = 0, shift: float = 0.0) -> NDArray[np.float64]:
+    """Five columns as a VAE gives them: correlated, skewed, on different scales."""
+    random = generator("benchmark", seed)
+    base, skewed = random.normal(size=(rows, 5)) + shift, np.exp(0.4 * random.normal(size=rows) + 0.4 * shift)
+    columns = [
+        6 + base[:, 0],
+        -2 + 0.3 * base[:, 1] - 0.2 * base[:, 0],
+        8 + base[:, 0] + 0.5 * skewed,
+        -800 - 90 * skewed + 15 * base[:, 3],
+        -806 - 90 * skewed + 15 * base[:, 3] - 2 * base[:, 4] ** 2,
+    ]
+    return np.stack(columns, axis=1)
+
+
+def show(console: Console, title: str, rows: Sequence[Mapping[str, str | float | None]]) -> None:
+    """Rows as a table; what a row does not have stays empty."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    grid = Table(*names, title=title)
+    for row in rows:
+        grid.add_row(*map(_cell, (row.get(name) for name in names)))
+    console.print(grid)
+
+
+def _cell(value: str | float | None) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return f"{value:.5g}"
