@@ -101,11 +101,13 @@ def summary(exported: Exported, images: Images) -> dict[str, object]:
     spread = statistics[: len(statistics) // 2].std(axis=0)
     moved = np.abs(joined(exported.theirs, "statistics") - statistics) / spread
     relative, typical = np.abs(theirs / ours - 1), ours >= threshold
+    scale = np.maximum(np.abs(ours), abs(threshold))  # an SVM's score falls to 0
     return {
         "estimator": exported.detector.estimator.kind,
         "images": len(ours),
         "atypical": int((~joined(exported.ours, "is_typical").astype(bool)).sum()),
         "largest relative difference of a score": float(relative.max()),
+        "relative to the larger of score and threshold": float((np.abs(theirs - ours) / scale).max()),
         "of a typical image's": float(relative[typical].max()),
         "images with a relative difference above 1e-4": int((relative > 1e-4).sum()),
         "largest score of those": float(ours[relative > 1e-4].max(initial=0.0)),

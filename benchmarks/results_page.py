@@ -1,10 +1,11 @@
-"""Writes the tables of RESULTS.md from the benchmarks in results/, between marks that name them.
+"""Writes the tables of RESULTS.md from the benchmarks in results/, between marks that name them, and its figures.
 
-    python benchmarks/results_page.py            # RESULTS.md, in place
+    python benchmarks/results_page.py            # RESULTS.md, in place, and results/*/statistics.svg
     python benchmarks/results_page.py --check    # says whether it is up to date; the tests ask the same
 
 A mark is `<!-- table fashion_mnist -->`, and what follows it up to `<!-- end -->` is written anew from
-`results/fashion_mnist/results.json`; `<!-- ranks -->` is over all of them.
+`results/fashion_mnist/results.json`; `<!-- ranks -->` is over all of them. A figure has the statistics that model 0
+gives, of the test set and of other data sets, as histograms.
 """
 
 import argparse
@@ -16,11 +17,16 @@ from pathlib import Path
 import numpy as np
 
 from dose_ood.benchmark.evaluate import headline
+from dose_ood.benchmark.methods import plain
 from dose_ood.benchmark.paper import RANKS, paper_auroc
-from dose_ood.benchmark.results import METHODS, Results
+from dose_ood.benchmark.results import METHODS, TEST, Folder, Results
 from dose_ood.benchmark.significance import average_ranks
+from dose_ood.plots.style import svg_file
+from dose_ood.plots.tables import histograms
+from dose_ood.statistics import Statistics
 
 ROOT = Path(__file__).parents[1]
+MADE = ("hflip", "vflip", "uniform", "gaussian")
 BLOCK = re.compile(r"<!-- (table (?P<name>\S+)|ranks) -->\n.*?<!-- end -->\n", re.DOTALL)
 
 
@@ -84,15 +90,29 @@ def ranks(benchmarks: Mapping[str, Results]) -> Iterator[str]:
     yield "| " + " | ".join(f"{average[method]:.2f} ({RANKS[method]})" for method in methods) + " |"
 
 
+def figure(folder: Folder, results: Results) -> bytes:
+    """Histograms of every statistic of the paper, of the test set and of other data sets."""
+
+    def read(name: str) -> Statistics:
+        table = Statistics.read(folder.statistics("0", name), on_bad="flag")
+        return table.select(plain(table.names))
+
+    return svg_file(histograms(read(TEST), {name: read(name) for name in results.study.outliers if name not in MADE}))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     path = ROOT / "RESULTS.md"
     before = path.read_text(encoding="utf-8")
-    after = page(before, found(ROOT))
+    benchmarks = found(ROOT)
+    after = page(before, benchmarks)
     if not options.check:
         path.write_text(after, encoding="utf-8")
+        for name, results in benchmarks.items():
+            folder = Folder(ROOT / "results" / name)
+            (folder.path / "statistics.svg").write_bytes(figure(folder, results))
     elif after != before:
         sys.exit("RESULTS.md is not what results/ says: run python benchmarks/results_page.py")
 

@@ -49,3 +49,6 @@ def test_tables_are_written_between_their_marks(pages, tmp_path):
     cells = [cell.auroc for cell in found["toy"].members("far", "svm")]
     assert f"{np.mean(cells):.3f}" in next(line for line in after.splitlines() if line.startswith("| far |"))
     assert "Average rank over 3 pairs" in after.split("between")[1]
+    drawn = pages.figure(Folder(tmp_path / "results/toy"), found["toy"])
+    assert drawn.startswith(b"<?xml")
+    assert b"<image" not in drawn

@@ -15,7 +15,8 @@ from dose_ood.models.bijectors import CLOSED, LOG_MOST, OPEN, TAPS, Mapped, Step
 from dose_ood.models.parallel import at_once, workers
 
 LEAST_IMAGES = 4  # of a batch, that a thread works on
-MOST_PIXELS = 4096  # that it works on at a time; more do not stay in its cache
+MOST_PIXELS = 4096  # that it works on at a time; more do not stay in its cache,
+MOST_VALUES = 900_000  # and neither do more values of a hidden layer
 LEAST_SCALE = math.exp(CLOSED)
 
 
@@ -75,7 +76,7 @@ class FusedSteps:
         """What the steps make of a batch, and the log-determinants; one backward pass is possible, not two."""
         filters, count, recording = steps.weights[0].shape[1], len(steps.matrices), torch.is_grad_enabled()
         self.threads = workers(len(x), LEAST_IMAGES)
-        most = max(1, MOST_PIXELS // x.shape[1:3].numel())
+        most = max(1, min(MOST_PIXELS, MOST_VALUES // filters) // x.shape[1:3].numel())
         turns = max(1, -(-len(x) // (self.threads * most)))
         parts = torch.tensor_split(x, self.threads * turns)
         spaces = [self._take(part, filters, count, recording) for part in parts]
