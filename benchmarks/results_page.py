@@ -4,7 +4,8 @@
     python benchmarks/results_page.py --check    # says whether it is up to date; the tests ask the same
 
 A mark is `<!-- table fashion_mnist -->`, and what follows it up to `<!-- end -->` is written anew from
-`results/fashion_mnist/results.json`; `<!-- ranks -->` is over all of them. A figure has the statistics that model 0
+`results/fashion_mnist/results.json`; `<!-- ranks -->` is over all of them, and
+`<!-- statistics fashion_mnist -->` has each statistic alone. A figure has the statistics that model 0
 gives, of the test set and of other data sets, as histograms.
 """
 
@@ -16,10 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
+from dose_ood import ProductKDE
 from dose_ood.benchmark.evaluate import headline
 from dose_ood.benchmark.methods import plain
+from dose_ood.benchmark.metrics import auroc
 from dose_ood.benchmark.paper import RANKS, paper_auroc
-from dose_ood.benchmark.results import METHODS, TEST, Folder, Results
+from dose_ood.benchmark.results import METHODS, TEST, TRAIN, Folder, Results
 from dose_ood.benchmark.significance import average_ranks
 from dose_ood.plots.style import svg_file
 from dose_ood.plots.tables import histograms
@@ -27,7 +30,7 @@ from dose_ood.statistics import Statistics
 
 ROOT = Path(__file__).parents[1]
 MADE = ("hflip", "vflip", "uniform", "gaussian")
-BLOCK = re.compile(r"<!-- (table (?P<name>\S+)|ranks) -->\n.*?<!-- end -->\n", re.DOTALL)
+BLOCK = re.compile(r"<!-- (?P<what>table|statistics|ranks)(?: (?P<name>\S+))? -->\n.*?<!-- end -->\n", re.DOTALL)
 
 
 def found(root: Path) -> dict[str, Results]:
@@ -35,13 +38,19 @@ def found(root: Path) -> dict[str, Results]:
     return {path.parent.name: Results.read(path) for path in sorted((root / "results").glob("*/results.json"))}
 
 
-def page(text: str, benchmarks: Mapping[str, Results]) -> str:
+def page(text: str, root: Path) -> str:
     """The page with its tables written anew."""
+    benchmarks = found(root)
 
     def write(block: re.Match[str]) -> str:
-        name = block["name"]
-        lines = ranks(benchmarks) if name is None else table(benchmarks[name])
-        return "\n".join([f"<!-- {block[1]} -->", *lines, "<!-- end -->", ""])
+        what, name = block["what"], block["name"]
+        if what == "ranks":
+            lines = ranks(benchmarks)
+        elif what == "table":
+            lines = table(benchmarks[name])
+        else:
+            lines = alone(Folder(root / "results" / name), benchmarks[name])
+        return "\n".join([block[0].split("\n", 1)[0], *lines, "<!-- end -->", ""])
 
     return BLOCK.sub(write, text)
 
@@ -77,6 +86,28 @@ def table(results: Results) -> Iterator[str]:
     )
 
 
+def alone(folder: Folder, results: Results) -> Iterator[str]:
+    """AUROC of a KDE of each statistic alone, mean over the models: which of them gives a set away."""
+    study = results.study
+    names = plain(read(folder, "0", TEST).names)
+    values = np.empty((study.members, len(study.outliers), len(names)))
+    for member in range(study.members):
+        tables = {name: read(folder, str(member), name) for name in (TRAIN, TEST, *study.outliers)}
+        for number, name in enumerate(names):
+            density = ProductKDE().fit(tables[TRAIN].select([name]).values)
+            scores = {key: density.score_samples(table.select([name]).values) for key, table in tables.items()}
+            values[member, :, number] = [auroc(scores[TEST], scores[outlier]) for outlier in study.outliers]
+    yield "| outliers | " + " | ".join(f"`{name}`" for name in names) + " |"
+    yield "|---" * (len(names) + 1) + "|"
+    for outlier, row in zip(study.outliers, values.mean(axis=0), strict=True):
+        yield f"| {outlier} | " + " | ".join(f"{value:.3f}" for value in row) + " |"
+
+
+def read(folder: Folder, member: str, name: str) -> Statistics:
+    """The statistics that a model gives for a set."""
+    return Statistics.read(folder.statistics(member, name), on_bad="flag")
+
+
 def ranks(benchmarks: Mapping[str, Results]) -> Iterator[str]:
     """The average rank of every method over all pairs, with the paper's in brackets."""
     values = [headline(results.cells, results.study) for results in benchmarks.values()]
@@ -93,11 +124,12 @@ def ranks(benchmarks: Mapping[str, Results]) -> Iterator[str]:
 def figure(folder: Folder, results: Results) -> bytes:
     """Histograms of every statistic of the paper, of the test set and of other data sets."""
 
-    def read(name: str) -> Statistics:
-        table = Statistics.read(folder.statistics("0", name), on_bad="flag")
+    def papers(name: str) -> Statistics:
+        table = read(folder, "0", name)
         return table.select(plain(table.names))
 
-    return svg_file(histograms(read(TEST), {name: read(name) for name in results.study.outliers if name not in MADE}))
+    outliers = [name for name in results.study.outliers if name not in MADE]
+    return svg_file(histograms(papers(TEST), {name: papers(name) for name in outliers}))
 
 
 def main() -> None:
@@ -106,11 +138,10 @@ def main() -> None:
     options = parser.parse_args()
     path = ROOT / "RESULTS.md"
     before = path.read_text(encoding="utf-8")
-    benchmarks = found(ROOT)
-    after = page(before, benchmarks)
+    after = page(before, ROOT)
     if not options.check:
         path.write_text(after, encoding="utf-8")
-        for name, results in benchmarks.items():
+        for name, results in found(ROOT).items():
             folder = Folder(ROOT / "results" / name)
             (folder.path / "statistics.svg").write_bytes(figure(folder, results))
     elif after != before:

@@ -34,7 +34,7 @@ def test_the_page_says_what_the_results_say(pages):
     page = ROOT / "RESULTS.md"
     if page.exists():
         text = page.read_text(encoding="utf-8")
-        assert pages.page(text, pages.found(ROOT)) == text
+        assert pages.page(text, ROOT) == text
 
 
 def test_tables_are_written_between_their_marks(pages, tmp_path):
@@ -42,13 +42,15 @@ def test_tables_are_written_between_their_marks(pages, tmp_path):
     write_folder(tmp_path / "results/toy", images=False, runs=False)
     found = pages.found(tmp_path)
     before = "# Ours\n<!-- table toy -->\nold\n<!-- end -->\nbetween\n<!-- ranks -->\n<!-- end -->\n"
-    after = pages.page(before, found)
-    assert pages.page(after, found) == after
+    before += "<!-- statistics toy -->\n<!-- end -->\n"
+    after = pages.page(before, tmp_path)
+    assert pages.page(after, tmp_path) == after
     assert "old" not in after
     assert after.startswith("# Ours\n<!-- table toy -->\n2 models")
     cells = [cell.auroc for cell in found["toy"].members("far", "svm")]
     assert f"{np.mean(cells):.3f}" in next(line for line in after.splitlines() if line.startswith("| far |"))
     assert "Average rank over 3 pairs" in after.split("between")[1]
+    assert "| outliers | `like` | `latent` | `jac` |" in after, "levels are not among the paper's statistics"
     drawn = pages.figure(Folder(tmp_path / "results/toy"), found["toy"])
     assert drawn.startswith(b"<?xml")
     assert b"<image" not in drawn
