@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from dose_ood import InputError
-from dose_ood.data.shifts import SHIFTS, gaussian_noise, hflip, mutate, uniform_noise, vflip
+from dose_ood.data.shifts import SHIFTS, gaussian_noise, hflip, inverted, mutate, uniform_noise, vflip
 from dose_ood.noise import generator
 
 IMAGES = generator("images").integers(0, 256, (200, 3, 8, 8), dtype=np.uint8)
@@ -26,6 +26,11 @@ def test_noises_have_their_moments_and_no_memory_of_the_images():
     for shift in (uniform_noise, gaussian_noise):
         assert np.array_equal(shift(IMAGES, seed=1), shift(np.zeros_like(IMAGES), seed=1))
         assert not np.array_equal(shift(IMAGES, seed=1), shift(IMAGES, seed=2))
+
+
+def test_inverted_twice_is_the_image():
+    assert np.array_equal(inverted(inverted(IMAGES)), IMAGES)
+    assert inverted(np.array([0, 1, 255], np.uint8)).tolist() == [255, 254, 0]
 
 
 @pytest.mark.parametrize("shift", SHIFTS.values(), ids=SHIFTS)

@@ -31,7 +31,7 @@ Images = NDArray[np.uint8]
 
 DATA_HELP = (
     "A .npy or .npz file of uint8 images, a folder of pictures, or a data set's name in the folder $DOSE_DATA. "
-    "Append *:test* for the test part and *:hflip* (vflip, uniform_noise, gaussian_noise) for a shift of it."
+    "Append *:test* for the test part and *:hflip* (vflip, inverted, uniform_noise, gaussian_noise) for a shift of it."
 )
 DataArgument = Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP, show_default=False)]
 

@@ -40,6 +40,11 @@ def vflip(images: Images, seed: int = 0) -> Images:
     return np.ascontiguousarray(images[..., ::-1, :])
 
 
+def inverted(images: Images, seed: int = 0) -> Images:
+    """Black and white exchanged; nothing is drawn."""
+    return np.uint8(255) - images
+
+
 def mutate(images: Images, random: np.random.Generator, rate: float = 0.15) -> Images:
     """Replace each value of each pixel, with probability `rate`, by a grey level drawn evenly from 0 to 255.
 
@@ -61,4 +66,5 @@ SHIFTS: dict[str, Callable[[Images, int], Images]] = {
     "gaussian_noise": gaussian_noise,
     "hflip": hflip,
     "vflip": vflip,
+    "inverted": inverted,
 }
