@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from dose_ood import ProductKDE
-from dose_ood.benchmark.evaluate import headline
+from dose_ood.benchmark.evaluate import headline, read
 from dose_ood.benchmark.methods import plain
 from dose_ood.benchmark.metrics import auroc
 from dose_ood.benchmark.paper import RANKS, paper_auroc
@@ -27,9 +27,9 @@ from dose_ood.benchmark.significance import average_ranks
 from dose_ood.plots.style import svg_file
 from dose_ood.plots.tables import histograms
 from dose_ood.statistics import Statistics
+from dose_ood.study.sets import SHIFTED
 
 ROOT = Path(__file__).parents[1]
-MADE = ("hflip", "vflip", "uniform", "gaussian")
 BLOCK = re.compile(r"<!-- (?P<what>table|statistics|ranks)(?: (?P<name>\S+))? -->\n.*?<!-- end -->\n", re.DOTALL)
 
 
@@ -103,11 +103,6 @@ def alone(folder: Folder, results: Results) -> Iterator[str]:
         yield f"| {outlier} | " + " | ".join(f"{value:.3f}" for value in row) + " |"
 
 
-def read(folder: Folder, member: str, name: str) -> Statistics:
-    """The statistics that a model gives for a set."""
-    return Statistics.read(folder.statistics(member, name), on_bad="flag")
-
-
 def ranks(benchmarks: Mapping[str, Results]) -> Iterator[str]:
     """The average rank of every method over all pairs, with the paper's in brackets."""
     values = [headline(results.cells, results.study) for results in benchmarks.values()]
@@ -128,7 +123,7 @@ def figure(folder: Folder, results: Results) -> bytes:
         table = read(folder, "0", name)
         return table.select(plain(table.names))
 
-    outliers = [name for name in results.study.outliers if name not in MADE]
+    outliers = [name for name in results.study.outliers if name not in SHIFTED]
     return svg_file(histograms(papers(TEST), {name: papers(name) for name in outliers}))
 
 

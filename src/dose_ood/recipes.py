@@ -153,7 +153,7 @@ class VAERecipe(Recipe[BetaVAE]):
 
 @dataclass(frozen=True)
 class GlowRecipe(Recipe[Glow]):
-    """Adamax with a rate that rises linearly and then stays, or falls at the end; λ times the sum of squared weights.
+    """Adamax with a rate that rises linearly and then stays, or falls at the end; λ Σ w² is added to the loss.
 
     Parameters
     ----------

@@ -62,7 +62,7 @@ def score(folder: Folder, study: Study, progress: Callable[[int, int], None] | N
     """
     sets = (TRAIN, HELD_OUT, TEST, *study.outliers)
     names = [str(number) for number in range(study.members)]
-    found = {m: {s: _read(folder, m, s) for s in sets} for m in (*names, BACKGROUND)}
+    found = {m: {s: read(folder, m, s) for s in sets} for m in (*names, BACKGROUND)}
     tables = {m: {s: single(found[m][s], found[BACKGROUND][s]) for s in sets} for m in names}
     if study.members > 1:
         tables[ENSEMBLE] = {s: ensemble([found[m][s] for m in names], found[BACKGROUND][s]) for s in sets}
@@ -78,7 +78,8 @@ def score(folder: Folder, study: Study, progress: Callable[[int, int], None] | N
             progress(done, len(work))
 
 
-def _read(folder: Folder, member: str, name: str) -> Statistics:
+def read(folder: Folder, member: str, name: str) -> Statistics:
+    """The statistics that a model gives for a set."""
     return Statistics.read(folder.statistics(member, name), on_bad="flag")
 
 
