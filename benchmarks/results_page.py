@@ -4,7 +4,7 @@
     python benchmarks/results_page.py --check    # says whether it is up to date; the tests ask the same
 
 A mark is `<!-- table fashion_mnist -->`, and what follows it up to `<!-- end -->` is written anew from
-`results/fashion_mnist/results.json`; `<!-- ranks -->` is over all of them, and
+`results/fashion_mnist/results.json`; `<!-- ranks -->` is over all pairs of theirs that the paper has, and
 `<!-- statistics fashion_mnist -->` has each statistic alone. A figure has the statistics that model 0
 gives, of the test set and of other data sets, as histograms.
 """
@@ -104,16 +104,20 @@ def alone(folder: Folder, results: Results) -> Iterator[str]:
 
 
 def ranks(benchmarks: Mapping[str, Results]) -> Iterator[str]:
-    """The average rank of every method over all pairs, with the paper's in brackets."""
-    values = [headline(results.cells, results.study) for results in benchmarks.values()]
-    methods = [method for method in METHODS if all(method in each for each in values)]
-    average = average_ranks({method: [auroc for each in values for auroc in each[method]] for method in methods})
-    pairs = sum(len(results.study.outliers) for results in benchmarks.values())
+    """The average rank of every method over the pairs that the paper has too, with the paper's in brackets."""
+    values: dict[str, list[float]] = {method: [] for method in METHODS}
+    for results in benchmarks.values():
+        study = results.study
+        shared = [n for n, outlier in enumerate(study.outliers) if paper_auroc(study.inlier, outlier, "kde")]
+        for method, reached in headline(results.cells, study).items():
+            values[method] += [reached[number] for number in shared]
+    pairs = max(map(len, values.values()))
+    average = average_ranks({method: reached for method, reached in values.items() if len(reached) == pairs})
     yield f"Average rank over {pairs} pairs, 1 = best:"
     yield ""
-    yield "| " + " | ".join(METHODS[method] for method in methods) + " |"
-    yield "|---" * len(methods) + "|"
-    yield "| " + " | ".join(f"{average[method]:.2f} ({RANKS[method]})" for method in methods) + " |"
+    yield "| " + " | ".join(METHODS[method] for method in average) + " |"
+    yield "|---" * len(average) + "|"
+    yield "| " + " | ".join(f"{rank:.2f} ({RANKS[method]})" for method, rank in average.items()) + " |"
 
 
 def figure(folder: Folder, results: Results) -> bytes:

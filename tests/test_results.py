@@ -38,7 +38,8 @@ def test_the_page_says_what_the_results_say(pages):
         assert pages.page(text, ROOT) == text
 
 
-def test_tables_are_written_between_their_marks(pages, tmp_path):
+def test_tables_are_written_between_their_marks(pages, tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "paper_auroc", lambda inlier, outlier, *method: None if outlier == "hflip" else 0.5)
     (tmp_path / "results").mkdir()
     write_folder(tmp_path / "results/toy", images=False, runs=False)
     found = pages.found(tmp_path)
@@ -50,7 +51,7 @@ def test_tables_are_written_between_their_marks(pages, tmp_path):
     assert after.startswith("# Ours\n<!-- table toy -->\n2 models")
     cells = [cell.auroc for cell in found["toy"].members("far", "svm")]
     assert f"{np.mean(cells):.3f}" in next(line for line in after.splitlines() if line.startswith("| far |"))
-    assert "Average rank over 3 pairs" in after.split("between")[1]
+    assert "Average rank over 2 pairs" in after.split("between")[1], "the paper has no hflip"
     assert "| outliers | `like` | `latent` | `jac` |" in after, "levels are not among the paper's statistics"
     drawn = pages.figure(Folder(tmp_path / "results/toy"), found["toy"])
     assert drawn.startswith(b"<?xml")

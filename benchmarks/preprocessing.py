@@ -1,0 +1,111 @@
+"""What a model's statistics make of things done to images before they are shown: flips, crops, JPEG, sharpening.
+
+    DOSE_DATA=… python benchmarks/preprocessing.py results/celeba runs/celeba-glow-0 celeba --output FILE
+
+The densities are those of model 0 of a `dose bench`, fitted to its statistics of training images, and its test set is
+the inliers. The outliers are the first 1,000 test images of a data set, each time changed in one way. With the
+inliers' own data set, an AUROC of 0.5 says that nothing shows. About a minute for a Glow of 64 filters.
+"""
+
+import argparse
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageFilter
+from rich.console import Console
+from rich.progress import track
+
+from common import show
+from dose_ood import ProductKDE, WhitenedSVM
+from dose_ood.benchmark.evaluate import read
+from dose_ood.benchmark.methods import plain
+from dose_ood.benchmark.metrics import auroc
+from dose_ood.benchmark.results import TEST, TRAIN, Folder
+from dose_ood.data.images import read_images
+from dose_ood.data.shifts import SHIFTS
+from dose_ood.measure import measure
+from dose_ood.models.registry import load_model
+from dose_ood.study.sets import Images
+
+ROWS = 1_000
+Change = Callable[[Image.Image], Image.Image]
+
+
+def jpeg(quality: int) -> Change:
+    """Compressed and read again."""
+
+    def change(picture: Image.Image) -> Image.Image:
+        file = io.BytesIO()
+        picture.save(file, "jpeg", quality=quality)
+        return Image.open(file)
+
+    return change
+
+
+def cropped(side: int) -> Change:
+    """The middle `side` × `side` pixels, made as large as the whole."""
+
+    def change(picture: Image.Image) -> Image.Image:
+        left, top = ((length - side) / 2 for length in picture.size)
+        return picture.resize(picture.size, Image.Resampling.BILINEAR, box=(left, top, left + side, top + side))
+
+    return change
+
+
+CHANGES: dict[str, Change] = {
+    "crop of the middle 31 × 31 pixels": cropped(31),
+    "crop of the middle 24 × 24 pixels": cropped(24),
+    "JPEG of quality 95": jpeg(95),
+    "JPEG of quality 75": jpeg(75),
+    "sharpened by a quarter": lambda picture: Image.blend(picture, picture.filter(ImageFilter.SHARPEN), 0.25),
+    "sharpened": lambda picture: picture.filter(ImageFilter.SHARPEN),
+}
+
+
+def changed(images: Images) -> dict[str, Images]:
+    """The images as they are, flipped, and changed in each of the ways, all in shape (n, c, h, w)."""
+    found = {"as they are": images, "flipped left to right": SHIFTS["hflip"](images, 0)}
+    found["upside down"] = SHIFTS["vflip"](images, 0)
+    pictures = [Image.fromarray(image.squeeze(0) if len(image) == 1 else image.transpose(1, 2, 0)) for image in images]
+    for name, change in CHANGES.items():
+        arrays = np.stack([np.asarray(change(picture)) for picture in pictures])
+        found[name] = np.ascontiguousarray(arrays.reshape(*arrays.shape[:3], -1).transpose(0, 3, 1, 2))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="of a dose bench")
+    parser.add_argument("run", type=Path, help="its model 0, a run of dose train")
+    parser.add_argument("data", help="the data set whose test images are changed")
+    parser.add_argument("--output", type=Path, required=True, help="JSON file")
+    options = parser.parse_args()
+    folder, model = Folder(options.folder), load_model(options.run / "model").model
+    train, test = (read(folder, "0", name) for name in (TRAIN, TEST))
+    names = plain(train.names)
+    train, test = train.select(names), test.select(names)
+    densities = {name: each.fit(train.values) for name, each in (("KDE", ProductKDE()), ("SVM", WhitenedSVM()))}
+    likelihood = "like" if "like" in names else "iwae"
+    rows = []
+    for name, images in track(changed(read_images(f"{options.data}:test")[:ROWS]).items(), "measuring"):
+        table = measure(model, images).select(names)
+        row: dict[str, str | float] = {"images": name, "likelihood": auroc(test[likelihood], table[likelihood])}
+        for density, fitted in densities.items():
+            row[density] = auroc(fitted.score_samples(test.values), fitted.score_samples(table.values))
+        for statistic in names:  # in standard deviations of the test set
+            away = table[statistic].mean() - test[statistic].mean()
+            row[f"{statistic} moves"] = float(away / test[statistic].std())
+        rows.append(row)
+    show(Console(), f"{options.data} to {options.run}: AUROC", rows)
+    command = (
+        f"python benchmarks/preprocessing.py {options.folder} {options.run} {options.data} --output {options.output}"
+    )
+    found = {"command": command, "images": ROWS, "rows": rows}
+    options.output.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
