@@ -9,6 +9,7 @@ written beside it: with others at work the ratio says little.
 """
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -16,7 +17,8 @@ import shutil
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 
@@ -29,6 +31,7 @@ from rich.console import Console
 from common import rows_like_statistics, show
 from dose_ood import Detector, ProductKDE, Statistics, WhitenedSVM
 from dose_ood.benchmark.metrics import auroc
+from dose_ood.data.images import read_images
 from dose_ood.engines import score_files
 from dose_ood.engines.fit import fit_sketch
 from dose_ood.engines.ray_data import RayEngine
@@ -38,7 +41,8 @@ Matrix = NDArray[np.float64]
 Row = dict[str, str | float]
 
 NAMES = tuple("abcde")
-FILES, FILE_ROWS = 32, 1_000_000
+FILES, FILE_ROWS, FILE_IMAGES = 32, 1_000_000, 150
+ZOO = "zoo:fashion_mnist-vae"
 FIT_ROWS, SIZES = 1_000_000, (2**13, 2**15, 2**17, 2**19)
 
 
@@ -46,32 +50,50 @@ def table(rows: int, seed: int, shift: float = 0.0) -> Statistics:
     return Statistics(NAMES, rows_like_statistics(rows, seed, shift))
 
 
+@dataclass(frozen=True)
+class Job:
+    """Files to be scored, and by what."""
+
+    what: str
+    detector: str | Path
+    sources: list[str]
+    rows: int
+
+
+def jobs(folder: Path) -> Iterator[Job]:
+    """Tables by a KDE and by an SVM, and images by the VAE of a ready detector; writes the files."""
+    train, held_out = table(54_000, 0), table(6_000, 1)
+    tables = [str(folder / f"{number}.parquet") for number in range(FILES)]
+    for number, source in enumerate(tables):
+        table(FILE_ROWS, 10 + number).write(source)
+    for kind, estimator in (("kde", ProductKDE()), ("svm", WhitenedSVM(solver="landmark"))):
+        Detector.fit(train, held_out, estimator).save(folder / kind)
+        yield Job(f"{kind}: {FILES} files of {FILE_ROWS:,} × 5", folder / kind, tables, FILES * FILE_ROWS)
+    images = [str(folder / f"{number}.npy") for number in range(FILES)]
+    for part, source in zip(np.array_split(read_images("fashion_mnist_sample"), FILES), images, strict=True):
+        np.save(source, part[:FILE_IMAGES])
+    what = f"{ZOO}: {FILES} files of {FILE_IMAGES} images"
+    yield Job(what, ZOO, images, FILES * FILE_IMAGES)
+
+
 def workers(repeats: int) -> list[Row]:
     """Time to score 32 files with one and with two workers, and whether the rows are the same."""
-    result: list[Row] = []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        train, held_out = table(54_000, 0), table(6_000, 1)
-        Detector.fit(train, held_out, ProductKDE()).save(folder / "kde")
-        Detector.fit(train, held_out, WhitenedSVM(solver="landmark")).save(folder / "svm")
-        sources = [str(folder / f"{number}.parquet") for number in range(FILES)]
-        for number, source in enumerate(sources):
-            table(FILE_ROWS, 10 + number).write(source)
-        turns = [(kind, repeat, count) for kind in ("kde", "svm") for repeat in range(repeats) for count in (1, 2)]
-        result += [_timed(folder, kind, sources, count, repeat) for kind, repeat, count in turns]
-    return result
+        turns = itertools.product(jobs(folder), range(repeats), (1, 2))
+        return [_timed(job, folder / "scores", count, repeat) for job, repeat, count in turns]
 
 
-def _timed(folder: Path, kind: str, sources: list[str], count: int, repeat: int) -> Row:
+def _timed(job: Job, output: Path, count: int, repeat: int) -> Row:
     load = os.getloadavg()[0]
     begin = time.perf_counter()
-    totals = score_files(folder / kind, sources, folder / "scores", engine=RayEngine(count))
+    totals = score_files(job.detector, job.sources, output, engine=RayEngine(count))
     took = time.perf_counter() - begin
-    assert totals.rows == FILES * FILE_ROWS
-    checksum = sum(float(np.asarray(pq.read_table(part)["score"]).sum()) for part in _parts(folder / "scores"))
-    shutil.rmtree(folder / "scores")
-    what = f"{kind}: {FILES} files of {FILE_ROWS:,} × 5"
-    return {"what": what, "workers": count, "repeat": repeat, "s": took, "load before": load, "sum of scores": checksum}
+    assert totals.rows == job.rows
+    checksum = sum(float(np.asarray(pq.read_table(part)["score"]).sum()) for part in _parts(output))
+    shutil.rmtree(output)
+    found: Row = {"what": job.what, "workers": count, "repeat": repeat, "s": took}
+    return found | {"load before": load, "sum of scores": checksum}
 
 
 def _parts(folder: Path) -> list[Path]:

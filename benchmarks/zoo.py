@@ -1,11 +1,10 @@
-"""Makes a ready detector, `zoo:NAME`, with its card, from a training run and its statistics, or makes it again.
+"""Makes a ready detector, `zoo:NAME`, with its card, from a `dose bench` and one of its models, or makes it again.
 
-    dose train fashion_mnist -o RUN
-    dose measure RUN fashion_mnist --part train -o train.parquet
-    dose measure RUN fashion_mnist --part held-out -o held_out.parquet
-    python benchmarks/zoo.py RUN train.parquet held_out.parquet --data fashion_mnist
+    dose bench fashion_mnist --rows 2500 --float32 --runs runs -o results/fashion_mnist
+    python benchmarks/zoo.py results/fashion_mnist runs
 
-With `--results FOLDER` of a `dose bench` that had this very model, its AUROCs come into the card. Under a minute.
+Fitted to the benchmark's statistics of training images and calibrated with those of held-out ones, it is the detector
+that the benchmark judged, and the AUROCs of its card are its own. Needs the data. Under a minute.
 """
 
 import argparse
@@ -14,7 +13,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +21,20 @@ import numpy as np
 from rich.console import Console
 
 from dose_ood import Detector, InputError, ProductKDE, Statistics, WhitenedSVM, zoo
+from dose_ood.benchmark.evaluate import read
 from dose_ood.benchmark.methods import plain
-from dose_ood.benchmark.results import METHODS, Cell, Folder, Results
-from dose_ood.cli.models import load
+from dose_ood.benchmark.results import HELD_OUT, METHODS, TRAIN, Cell, Folder, Results
 from dose_ood.data.catalogue import find
 from dose_ood.data.folder import data_folder
-from dose_ood.data.images import fingerprint, read_images, split
+from dose_ood.data.images import split
 from dose_ood.data.verify import verify_set
-from dose_ood.guard import statistics_of, with_model
+from dose_ood.guard import with_model
 from dose_ood.measure import measure
 from dose_ood.models.registry import Loaded
-from dose_ood.noise import generator
 from dose_ood.recipes import RECIPES
 from dose_ood.storage import Json
+from dose_ood.study import members
+from dose_ood.study.sets import Sets, open_sets
 
 ESTIMATORS = {"kde": ProductKDE, "svm": WhitenedSVM}
 CHECKED = 16  # rows of each table that are measured again
@@ -51,8 +51,8 @@ class Entry:
     detector: Detector
     loaded: Loaded
     cells: tuple[Cell, ...]
-    command: str
-    rows: tuple[int, int]
+    commands: tuple[str, ...]
+    images: tuple[int, int]
 
     @property
     def known(self) -> Any:  # JSON of a run that `load` has checked
@@ -65,81 +65,56 @@ class Entry:
         recipe: Any = next(iter(RECIPES[model.kind].values()))
         return {"nats": nats, "bits_per_dim": recipe.bits_per_dim(model, nats, math.prod(model.config.shape))}
 
-    @property
-    def training_command(self) -> str:
-        known, kind = self.known, self.loaded.model.kind
-        epochs = known["recipe"]["epochs"]
-        same = [name for name, r in RECIPES[kind].items() if asdict(replace(r, epochs=epochs)) == known["recipe"]]
-        recipe = f"--recipe {same[0]}" if same else "(a recipe of its own)"
-        if same and RECIPES[kind][same[0]].epochs != epochs:
-            recipe += f" --epochs {epochs}"
-        seeds = "".join(f" --{word.replace('_', '-')} {known[word]}" for word in ("seed", "split_seed") if known[word])
-        return f"dose train {self.data} --model {kind} {recipe}{seeds} -o RUN"
-
 
 def make(options: argparse.Namespace) -> Path:
-    loaded, name = load(options.run), options.name or f"{options.data}-{load(options.run).model.kind}"
-    tables = {part: Statistics.read(getattr(options, part)) for part in ("train", "held_out")}
-    _check_sources(loaded, options.data, tables)
-    rows = len(tables["train"]), len(tables["held_out"])
-    estimator = ESTIMATORS[options.method](discard=options.discard)
-    names = options.statistic or plain(tables["train"].names)
-    detector = Detector.fit(tables["train"], _some(tables["held_out"], options.rows), estimator, names)
+    folder = Folder(options.results)
+    results = Results.read(folder.results)
+    study = results.study
+    outliers = [f"{name}={source}" for name, source in study.outliers.items()]
+    sets = open_sets(study.inlier, outliers, study.rows, study.seed)
+    loaded = _model(results, sets, options.runs, options.member)
+    tables = {part: read(folder, options.member, part) for part in (TRAIN, HELD_OUT)}
+    _check(loaded, sets, tables)
+    names = plain(tables[TRAIN].names)
+    detector = Detector.fit(tables[TRAIN], tables[HELD_OUT], ESTIMATORS[options.method](discard=options.discard), names)
+    parts = split(len(sets.training), study.seed)
     entry = Entry(
-        name,
-        options.data,
-        verify_set(options.data, data_folder()).says,
+        options.name or f"{study.inlier}-{study.model}",
+        study.inlier,
+        verify_set(study.inlier, data_folder()).says,
         with_model(detector, loaded),
         loaded,
-        _cells(options.results, options.member, options.data, options.method, loaded),
-        _command(options, name),
-        rows,
+        tuple(cell for cell in results.cells if (cell.method, cell.member) == (options.method, options.member)),
+        _commands(options, results),
+        (len(parts.train), len(parts.held_out)),
     )
     return _write(entry, options.output)
 
 
-def _check_sources(loaded: Loaded, data: str, tables: dict[str, Statistics]) -> None:
-    """The data are those of the run, and the tables are the model's statistics of their two parts."""
-    known: Any = loaded.provenance
-    images = read_images(data)
-    if known["background"] is not None:
-        raise InputError("a background model is not a detector's")
-    if fingerprint(images) != known["data"]["sha256"]:
-        raise InputError(f"the run was not trained on {data}: the images are others")
-    parts = asdict(split(len(images), known["split_seed"]))
+def _model(results: Results, sets: Sets, runs: Path, name: str) -> Loaded:
+    """The model that was measured, from wherever its run is."""
+    by_name = {member.name: member for member in members.members_of(results.study, sets) if member.name.isdigit()}
+    if name not in by_name:
+        raise InputError(f"--member must be one of {', '.join(by_name)}, got {name}")
+    run = members.find(by_name[name], runs)
+    loaded = None if run is None else members.load(by_name[name], run)
+    if loaded is None:
+        raise InputError(f"{runs}: expected a run of model {name} of the benchmark somewhere below, got none")
+    return loaded
+
+
+def _check(loaded: Loaded, sets: Sets, tables: dict[str, Statistics]) -> None:
+    """The tables are this very model's statistics of these images."""
     for part, table in tables.items():
-        if len(table) != len(parts[part]):
-            raise InputError(f"expected the statistics of all {len(parts[part]):,} {part} images, got {len(table):,}")
-        again = measure(loaded.model.eval(), images[parts[part][:CHECKED]]).select(table.names)
-        if not np.allclose(again.values, table.values[:CHECKED], rtol=1e-4, atol=1e-3):
-            raise InputError(f"the {part} table was not measured with this model")
+        again = measure(loaded.model.eval(), sets.images(part)[:CHECKED]).select(table.names)
+        if len(table) != sets.known(part)[0] or not np.allclose(again.values, table.values[:CHECKED], 1e-4, 1e-3):
+            raise InputError(f"the {part} statistics of the benchmark are not what this model gives")
 
 
-def _some(table: Statistics, rows: int | None) -> Statistics:
-    if rows is None or rows >= len(table):
-        return table
-    drawn = np.sort(generator("held-out rows of a ready detector").permutation(len(table))[:rows])
-    return Statistics(table.names, table.values[drawn])
-
-
-def _cells(folder: Path | None, member: str, data: str, method: str, loaded: Loaded) -> tuple[Cell, ...]:
-    """What a benchmark found of this method on this model, which is known by its held-out loss."""
-    if folder is None:
-        return ()
-    known: Any = loaded.provenance
-    results = Results.read(Folder(folder).results)
-    found, own = results.training.get(member, {}).get("held_out"), known["epochs"][-1]["held_out"]
-    if results.study.inlier != data or found is None or not math.isclose(found, own, rel_tol=1e-9):
-        raise InputError(f"member {member} of {folder} ({results.study.inlier}) is not the model of this run")
-    return tuple(c for c in results.cells if (c.method, c.member) == (method, member))
-
-
-def _command(options: argparse.Namespace, name: str) -> str:
-    given = [f"--data {options.data} --name {name} --method {options.method} --discard {options.discard}"]
-    given += [f"--statistic {column}" for column in options.statistic or ()]
-    given += [f"--rows {options.rows}"] if options.rows is not None else []
-    given += [f"--results RESULTS --member {options.member}"] if options.results is not None else []
-    return " ".join(["python benchmarks/zoo.py RUN train.parquet held_out.parquet", *given])
+def _commands(options: argparse.Namespace, results: Results) -> tuple[str, ...]:
+    given = f"--member {options.member} --method {options.method} --discard {options.discard}"
+    given += f" --name {options.name}" if options.name else ""
+    return str(results.provenance["command"]), f"python benchmarks/zoo.py {options.results} {options.runs} {given}"
 
 
 def _write(entry: Entry, output: Path) -> Path:
@@ -148,7 +123,7 @@ def _write(entry: Entry, output: Path) -> Path:
         "data_set": entry.data,
         "held_out": entry.held_out,
         "auroc": {cell.outlier: cell.auroc for cell in entry.cells},
-        "command": entry.command,
+        "command": entry.commands[-1],
     }
     detector = replace(entry.detector, provenance={**entry.detector.provenance, "zoo": about})
     with tempfile.TemporaryDirectory(dir=output, prefix=".") as folder:
@@ -212,8 +187,8 @@ def _data(entry: Entry) -> str:
     data = find(entry.data)
     return (
         f"{data.title}, training part, {data.page}; licence: {data.licence}. The set used is {entry.variant}. "
-        f"{entry.rows[0]:,} images were trained on, {entry.rows[1]:,} held out. No image is in these files: they hold "
-        "weights, and statistics of the images."
+        f"{entry.images[0]:,} images were trained on, {entry.images[1]:,} held out. No image is in these files: they "
+        "hold weights, and statistics of the images."
     )
 
 
@@ -247,16 +222,13 @@ def _decision(entry: Entry) -> str:
 
 
 def _auroc(entry: Entry) -> str:
-    if not entry.cells:
-        return ""
     rows = [
         f"| {c.outlier} | {c.auroc:.3f} | {c.auroc_low:.3f}–{c.auroc_high:.3f} | {c.fpr95:.1%} | {c.outliers:,} |"
         for c in entry.cells
     ]
-    columns = _code(plain(statistics_of(entry.loaded.model)))
     return "\n".join(
         [
-            f"By `dose bench` with this model and method on {columns}, against {entry.cells[0].inliers:,} test images:",
+            f"By `dose bench`, against {entry.cells[0].inliers:,} test images:",
             "",
             "| outliers | AUROC | 95 % | inliers discarded where 95 % of outliers are | images |",
             "|---|---|---|---|---|",
@@ -274,7 +246,6 @@ def _limits(entry: Entry) -> str:
         "is. p-values hold for images from the same source.",
         "A small model of a CPU's recipe, not the paper's; typical does not mean that a classifier is right.",
         *([f"Weak against {', '.join(weak)}: AUROC below 0.9."] if weak else []),
-        *([] if entry.cells else ["How well it finds other data sets has not been measured for this card."]),
     ]
     return "\n".join(f"- {line}" for line in lines)
 
@@ -284,11 +255,9 @@ def _made(entry: Entry, folder: Path) -> str:
     files = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.iterdir())}
     versions: Any = data["versions"]
     tables: Any = data["data"]
+    commands = "\n".join(entry.commands)
     return f"""```
-{entry.training_command}
-dose measure RUN {entry.data} --part train -o train.parquet
-dose measure RUN {entry.data} --part held-out -o held_out.parquet
-{entry.command}
+{commands}
 ```
 
 {
@@ -315,17 +284,12 @@ def _code(names: Sequence[str]) -> str:
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="directory that dose train made")
-    parser.add_argument("train", type=Path, help="statistics of all its training images")
-    parser.add_argument("held_out", type=Path, help="statistics of all its held-out images")
-    parser.add_argument("--data", required=True, help="name in the catalogue of what it was trained on, in $DOSE_DATA")
-    parser.add_argument("--name", help="of the entry; default DATA-MODEL")
+    parser.add_argument("results", type=Path, help="folder of a dose bench of a data set of the catalogue")
+    parser.add_argument("runs", type=Path, help="folder that has its models somewhere below")
+    parser.add_argument("--member", default="0", help="which of its models")
     parser.add_argument("--method", choices=ESTIMATORS, default="kde")
-    parser.add_argument("--statistic", "-s", action="append", help="a column to use; default: the paper's")
     parser.add_argument("--discard", type=float, default=0.05)
-    parser.add_argument("--rows", type=int, help="held-out rows to calibrate with, drawn by a fixed seed; default all")
-    parser.add_argument("--results", type=Path, help="folder of dose bench")
-    parser.add_argument("--member", default="0", help="which of its models this is")
+    parser.add_argument("--name", help="of the entry; default DATA-MODEL")
     parser.add_argument("--output", type=Path, default=zoo.HERE, help="folder of entries")
     return parser.parse_args(arguments)
 

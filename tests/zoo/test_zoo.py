@@ -39,14 +39,14 @@ def test_an_entry_is_small_and_nothing_in_it_is_code(name):
 def test_a_card_tells_the_commands_and_the_very_files(name):
     folder = zoo.path(name)
     card = (folder / zoo.CARD).read_text(encoding="utf-8")
-    for command in (f"dose score zoo:{name}", "dose train ", "dose measure ", "python benchmarks/zoo.py "):
+    for command in (f"dose score zoo:{name}", "dose bench ", "python benchmarks/zoo.py "):
         assert f"\n{command}" in card
     for file in folder.iterdir():
         assert file.name == zoo.CARD or hashlib.sha256(file.read_bytes()).hexdigest() in card
     estimator = Detector.load(folder).estimator
     assert f"{estimator.offset_:.6g}" in card
     assert f"{np.mean(estimator.calibration_scores_ < estimator.offset_):.2%}" in card
-    for heading in ("Use", "Data", "Training", "Decision", "Limits", "How it was made"):
+    for heading in ("Use", "Data", "Training", "Decision", "AUROC", "Limits", "How it was made"):
         assert f"\n## {heading}\n" in card
 
 
