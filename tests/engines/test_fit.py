@@ -145,9 +145,11 @@ def test_the_command(folder, monkeypatch, capsys):
         ],
         standalone_mode=False,
     )
-    capsys.readouterr()
+    rows = len(Statistics.read(folder / "all.parquet"))
+    assert f"2,000 to fit (a sample of {rows:,})" in " ".join(capsys.readouterr().out.split())
     assert len(Detector.load("kde").estimator.bandwidth) == len(NAMES)
     app(["fit", "all.parquet", "--held-out", "held_out.parquet", "-o", "one", "--json"], standalone_mode=False)
-    assert json.loads(capsys.readouterr().out)["method"] == "kde"
+    found = json.loads(capsys.readouterr().out)
+    assert (found["method"], found["rows"]["read"], found["rows"]["train"]) == ("kde", rows, rows)
     with pytest.raises(InputError, match="need --engine"):
         app(["fit", *partitions(folder), "--held-out", "held_out.parquet", "-o", "two"], standalone_mode=False)

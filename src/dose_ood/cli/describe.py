@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
@@ -16,17 +17,26 @@ from dose_ood.theory import Ranking
 
 def describe(detector: Detector) -> dict[str, object]:
     """What `inspect --json` prints."""
-    estimator = detector.estimator
+    estimator, read = detector.estimator, rows_read(detector)
     return {
         "method": estimator.kind,
         "statistics": detector.statistics,
         "parameters": estimator.get_params(),
         "threshold": estimator.offset_,
-        "rows": {"train": estimator.n_train_, "held_out": len(estimator.calibration_scores_)},
+        "rows": {"read": read, "train": estimator.n_train_, "held_out": len(estimator.calibration_scores_)},
         "memorisation": asdict(estimator.memorisation()) | {"high": estimator.memorisation().high},
         "facts": facts(estimator),
         "provenance": detector.provenance,
     }
+
+
+def rows_read(detector: Detector) -> int:
+    """How many training rows there were, of which a sample may have been fitted to."""
+    found: Any = detector.provenance.get("data", {})  # a detector may have been made by other means
+    try:
+        return int(found["train"]["rows"])
+    except (KeyError, TypeError, ValueError):
+        return detector.estimator.n_train_
 
 
 def facts(estimator: DensityOfStates) -> dict[str, object]:
@@ -55,7 +65,9 @@ def print_detector(detector: Detector, path: Path) -> None:
     grid = Table.grid(padding=(0, 2))
     grid.add_row("method", estimator.kind)
     grid.add_row("statistics", ", ".join(detector.statistics))
-    grid.add_row("rows", f"{estimator.n_train_:,} to fit, {len(estimator.calibration_scores_):,} held out")
+    read, fitted, held_out = rows_read(detector), estimator.n_train_, len(estimator.calibration_scores_)
+    sample = f" (a sample of {read:,})" if read > fitted else ""
+    grid.add_row("rows", f"{fitted:,} to fit{sample}, {held_out:,} held out")
     grid.add_row("threshold", f"{estimator.offset_:.6g} (discards {estimator.discard:.1%} of held-out rows)")
     grid.add_row("memorisation", verdict)
     chance = f"by chance {check.by_chance:.2%}, at most {check.by_chance_95:.2%} in 95 %"
