@@ -5,24 +5,25 @@
 
 A mark is `<!-- table fashion_mnist -->`, and what follows it up to `<!-- end -->` is written anew from
 `results/fashion_mnist/results.json`; `<!-- ranks -->` is over all pairs of theirs that the paper has, and
-`<!-- statistics fashion_mnist -->` has each statistic alone. A figure has the statistics that model 0
-gives, of the test set and of other data sets, as histograms.
+`<!-- statistics fashion_mnist -->` has each statistic alone, and `<!-- levels cifar10 -->` those of
+single levels of a Glow. A figure has the statistics that model 0 gives, of the test set and of other data sets, as
+histograms.
 """
 
 import argparse
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from dose_ood import ProductKDE
+from dose_ood import ProductKDE, WhitenedSVM
 from dose_ood.benchmark.evaluate import headline, read
 from dose_ood.benchmark.methods import plain
 from dose_ood.benchmark.metrics import auroc
 from dose_ood.benchmark.paper import RANKS, paper_auroc
-from dose_ood.benchmark.results import METHODS, TEST, TRAIN, Folder, Results
+from dose_ood.benchmark.results import METHODS, TEST, TRAIN, Folder, Results, Study
 from dose_ood.benchmark.significance import average_ranks
 from dose_ood.plots.style import svg_file
 from dose_ood.plots.tables import histograms
@@ -30,7 +31,7 @@ from dose_ood.statistics import Statistics
 from dose_ood.study.sets import SHIFTED
 
 ROOT = Path(__file__).parents[1]
-BLOCK = re.compile(r"<!-- (?P<what>table|statistics|ranks)(?: (?P<name>\S+))? -->\n.*?<!-- end -->\n", re.DOTALL)
+BLOCK = re.compile(r"<!-- (?P<what>table|statistics|levels|ranks)(?: (?P<name>\S+))? -->\n.*?<!-- end -->\n", re.DOTALL)
 
 
 def found(root: Path) -> dict[str, Results]:
@@ -49,7 +50,7 @@ def page(text: str, root: Path) -> str:
         elif what == "table":
             lines = table(benchmarks[name])
         else:
-            lines = alone(Folder(root / "results" / name), benchmarks[name])
+            lines = {"statistics": alone, "levels": by_level}[what](Folder(root / "results" / name), benchmarks[name])
         return "\n".join([block[0].split("\n", 1)[0], *lines, "<!-- end -->", ""])
 
     return BLOCK.sub(write, text)
@@ -87,18 +88,36 @@ def table(results: Results) -> Iterator[str]:
 
 
 def alone(folder: Folder, results: Results) -> Iterator[str]:
-    """AUROC of a KDE of each statistic alone, mean over the models: which of them gives a set away."""
-    study = results.study
+    """A KDE of each statistic alone: which of them gives a set away."""
     names = plain(read(folder, "0", TEST).names)
-    values = np.empty((study.members, len(study.outliers), len(names)))
+    return _densities(folder, results.study, {f"`{name}`": ([name], ProductKDE()) for name in names})
+
+
+def by_level(folder: Folder, results: Results) -> Iterator[str]:
+    """What DoSE makes of a Glow's statistics of single levels, which the paper adds up first."""
+    names = read(folder, "0", TEST).names
+    sums, levels = plain(names), [name for name in names if name not in plain(names)]
+    columns = {
+        f"{METHODS[density.kind]}{suffix}": (chosen, density)
+        for suffix, chosen in (("", sums), (", by level", levels))
+        for density in (ProductKDE(), WhitenedSVM())
+    }
+    return _densities(folder, results.study, columns)
+
+
+def _densities(
+    folder: Folder, study: Study, columns: Mapping[str, tuple[Sequence[str], ProductKDE | WhitenedSVM]]
+) -> Iterator[str]:
+    """AUROC of densities of some statistics, mean over the models: a table with a column for each."""
+    values = np.empty((study.members, len(study.outliers), len(columns)))
     for member in range(study.members):
         tables = {name: read(folder, str(member), name) for name in (TRAIN, TEST, *study.outliers)}
-        for number, name in enumerate(names):
-            density = ProductKDE().fit(tables[TRAIN].select([name]).values)
-            scores = {key: density.score_samples(table.select([name]).values) for key, table in tables.items()}
+        for number, (names, density) in enumerate(columns.values()):
+            density.fit(tables[TRAIN].select(names).values)
+            scores = {key: density.score_samples(table.select(names).values) for key, table in tables.items()}
             values[member, :, number] = [auroc(scores[TEST], scores[outlier]) for outlier in study.outliers]
-    yield "| outliers | " + " | ".join(f"`{name}`" for name in names) + " |"
-    yield "|---" * (len(names) + 1) + "|"
+    yield "| outliers | " + " | ".join(columns) + " |"
+    yield "|---" * (len(columns) + 1) + "|"
     for outlier, row in zip(study.outliers, values.mean(axis=0), strict=True):
         yield f"| {outlier} | " + " | ".join(f"{value:.3f}" for value in row) + " |"
 

@@ -44,7 +44,7 @@ def test_tables_are_written_between_their_marks(pages, tmp_path, monkeypatch):
     write_folder(tmp_path / "results/toy", images=False, runs=False)
     found = pages.found(tmp_path)
     before = "# Ours\n<!-- table toy -->\nold\n<!-- end -->\nbetween\n<!-- ranks -->\n<!-- end -->\n"
-    before += "<!-- statistics toy -->\n<!-- end -->\n"
+    before += "<!-- statistics toy -->\n<!-- end -->\n<!-- levels toy -->\n<!-- end -->\n"
     after = pages.page(before, tmp_path)
     assert pages.page(after, tmp_path) == after
     assert "old" not in after
@@ -53,6 +53,8 @@ def test_tables_are_written_between_their_marks(pages, tmp_path, monkeypatch):
     assert f"{np.mean(cells):.3f}" in next(line for line in after.splitlines() if line.startswith("| far |"))
     assert "Average rank over 2 pairs" in after.split("between")[1], "the paper has no hflip"
     assert "| outliers | `like` | `latent` | `jac` |" in after, "levels are not among the paper's statistics"
+    (heading,) = (line for line in after.splitlines() if "by level" in line)
+    assert heading == "| outliers | DoSE KDE | DoSE SVM | DoSE KDE, by level | DoSE SVM, by level |"
     drawn = pages.figure(Folder(tmp_path / "results/toy"), found["toy"])
     assert drawn.startswith(b"<?xml")
     assert b"<image" not in drawn
