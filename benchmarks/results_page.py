@@ -20,7 +20,7 @@ import numpy as np
 
 from dose_ood import ProductKDE, WhitenedSVM
 from dose_ood.benchmark.evaluate import headline, read
-from dose_ood.benchmark.methods import plain
+from dose_ood.benchmark.methods import by_level, plain
 from dose_ood.benchmark.metrics import auroc
 from dose_ood.benchmark.paper import RANKS, paper_auroc
 from dose_ood.benchmark.results import METHODS, TEST, TRAIN, Folder, Results, Study
@@ -50,7 +50,7 @@ def page(text: str, root: Path) -> str:
         elif what == "table":
             lines = table(benchmarks[name])
         else:
-            lines = {"statistics": alone, "levels": by_level}[what](Folder(root / "results" / name), benchmarks[name])
+            lines = {"statistics": alone, "levels": levels}[what](Folder(root / "results" / name), benchmarks[name])
         return "\n".join([block[0].split("\n", 1)[0], *lines, "<!-- end -->", ""])
 
     return BLOCK.sub(write, text)
@@ -93,13 +93,12 @@ def alone(folder: Folder, results: Results) -> Iterator[str]:
     return _densities(folder, results.study, {f"`{name}`": ([name], ProductKDE()) for name in names})
 
 
-def by_level(folder: Folder, results: Results) -> Iterator[str]:
+def levels(folder: Folder, results: Results) -> Iterator[str]:
     """What DoSE makes of a Glow's statistics of single levels, which the paper adds up first."""
     names = read(folder, "0", TEST).names
-    sums, levels = plain(names), [name for name in names if name not in plain(names)]
     columns = {
         f"{METHODS[density.kind]}{suffix}": (chosen, density)
-        for suffix, chosen in (("", sums), (", by level", levels))
+        for suffix, chosen in (("", plain(names)), (", by level", by_level(names)))
         for density in (ProductKDE(), WhitenedSVM())
     }
     return _densities(folder, results.study, columns)

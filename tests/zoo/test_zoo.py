@@ -19,7 +19,10 @@ from dose_ood.noise import generator
 
 ROOT = Path(__file__).parents[2]
 VAE = "fashion_mnist-vae"
-SAMPLES = {VAE: "fashion_mnist_sample:test", "mnist-vae": "mnist_sample:test"}  # images that ship with the package, of the set an entry was trained on
+SAMPLES = {
+    VAE: "fashion_mnist_sample:test",
+    "mnist-vae": "mnist_sample:test",
+}  # images that ship with the package, of the set an entry was trained on
 pytestmark = pytest.mark.usefixtures("one_thread")
 each_entry = pytest.mark.parametrize("name", zoo.available())
 

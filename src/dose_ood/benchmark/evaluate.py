@@ -111,7 +111,7 @@ def evaluate(
     provenance: Mapping[str, Json],
 ) -> Results:
     """Everything that follows from the scores and the probes."""
-    cells = tuple(_cell(each, outlier) for each in scored for outlier in study.outliers)
+    cells = tuple(cell_of(each.method, each.member, each.scores, name) for each in scored for name in study.outliers)
     aurocs = headline(cells, study)
     others = [method for method in aurocs if method not in DOSE]
     return Results(
@@ -142,13 +142,14 @@ def headline(cells: Sequence[Cell], study: Study) -> dict[str, list[float]]:
     return {method: result[method] for method in METHODS if method in result}
 
 
-def _cell(found: Scored, outlier: str) -> Cell:
-    inlier_scores, outlier_scores = found.scores[TEST], found.scores[outlier]
+def cell_of(method: str, member: str, scores: Mapping[str, Vector], outlier: str) -> Cell:
+    """How well scores tell an outlier set from the test set."""
+    inlier_scores, outlier_scores = scores[TEST], scores[outlier]
     area = auroc_interval(inlier_scores, outlier_scores)
     return Cell(
         outlier=outlier,
-        method=found.method,
-        member=found.member,
+        method=method,
+        member=member,
         auroc=area.value,
         auroc_low=area.low,
         auroc_high=area.high,

@@ -72,6 +72,17 @@ def plain(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in names if "/" not in name)
 
 
+def by_level(names: Sequence[str]) -> tuple[str, ...]:
+    """A Glow's statistics of single levels, whose sums are the paper's.
+
+    Examples
+    --------
+    >>> by_level(["like", "latent", "jac", "latent/0", "jac/0"])
+    ('latent/0', 'jac/0')
+    """
+    return tuple(name for name in names if "/" in name)
+
+
 def _likelihood(table: Statistics) -> Statistics:
     for name in LIKELIHOODS:
         if name in table.names:
