@@ -99,7 +99,7 @@ def main() -> None:
             away = table[statistic].mean() - test[statistic].mean()
             row[f"{statistic} moves"] = float(away / test[statistic].std())
         rows.append(row)
-    show(Console(), f"{options.data} to {options.run}: AUROC", rows)
+    show(Console(width=150), f"{options.data} to {options.run}: AUROC", rows)
     command = (
         f"python benchmarks/preprocessing.py {options.folder} {options.run} {options.data} --output {options.output}"
     )
