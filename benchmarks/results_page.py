@@ -122,16 +122,19 @@ def _densities(
 
 
 def ranks(benchmarks: Mapping[str, Results]) -> Iterator[str]:
-    """The average rank of every method over the pairs that the paper has too, with the paper's in brackets."""
+    """The average rank of every method over the pairs that the paper has too, with the paper's in brackets.
+
+    A benchmark of one model has no WAIC, and is left out.
+    """
     values: dict[str, list[float]] = {method: [] for method in METHODS}
     for results in benchmarks.values():
-        study = results.study
-        shared = [n for n, outlier in enumerate(study.outliers) if paper_auroc(study.inlier, outlier, "kde")]
-        for method, reached in headline(results.cells, study).items():
-            values[method] += [reached[number] for number in shared]
-    pairs = max(map(len, values.values()))
-    average = average_ranks({method: reached for method, reached in values.items() if len(reached) == pairs})
-    yield f"Average rank over {pairs} pairs, 1 = best:"
+        study, reached = results.study, headline(results.cells, results.study)
+        if reached.keys() == values.keys():
+            shared = [n for n, outlier in enumerate(study.outliers) if paper_auroc(study.inlier, outlier, "kde")]
+            for method in values:
+                values[method] += [reached[method][number] for number in shared]
+    average = average_ranks(values)
+    yield f"Average rank over {len(values['kde'])} pairs, 1 = best:"
     yield ""
     yield "| " + " | ".join(METHODS[method] for method in average) + " |"
     yield "|---" * len(average) + "|"
