@@ -59,7 +59,7 @@ def test_noise_is_atypical_and_the_batch_does_not_matter(name):
     noise = generator("images for ready detectors").integers(0, 256, (12, *guard.shape), dtype=np.uint8)
     assert (~guard.score(noise).is_typical).mean() > 0.9
     whole, single = guard.measure(noise), guard.measure(noise, batch=1)
-    np.testing.assert_array_equal(whole.values, single.values)
+    np.testing.assert_allclose(whole.values, single.values, rtol=1e-6)  # a Glow adds up in other orders
 
 
 @pytest.mark.parametrize("name", SAMPLES)
