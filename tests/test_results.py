@@ -1,6 +1,7 @@
 """What is kept in results/ and said in RESULTS.md follows from statistics that are kept as well."""
 
 import importlib
+import re
 import sys
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 
 from bench_folder import write_folder
-from dose_ood.benchmark.evaluate import reevaluate
+from dose_ood.benchmark.evaluate import headline, reevaluate
+from dose_ood.benchmark.paper import TABLE_1
 from dose_ood.benchmark.results import Folder, Results
 
 ROOT = Path(__file__).parents[1]
@@ -36,6 +38,27 @@ def test_the_page_says_what_the_results_say(pages):
     if page.exists():
         text = page.read_text(encoding="utf-8")
         assert pages.page(text, ROOT) == text
+
+
+def test_the_readme_says_the_same():
+    texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "RESULTS.md")}
+    rows = re.findall(r"^\| (\w+) → (\w+) \| (.+) \|$", texts["README.md"], re.MULTILINE)
+    assert rows
+    for *pair, cells in rows:
+        inlier, outlier = (name.lower().replace("fashionm", "fashion_m") for name in pair)
+        results = Results.read(Folder(ROOT / "results" / inlier).results)
+        number, values = [*results.study.outliers].index(outlier), headline(results.cells, results.study)
+        expected = [values["likelihood"][number], max(values["kde"][number], values["svm"][number])]
+        block = re.search(
+            rf"<!-- levels {inlier} -->.*?^\| {outlier} \| (.*?) \|$", texts["RESULTS.md"], re.DOTALL | re.MULTILINE
+        )
+        by_level = max(block[1].split(" | ")[2:]) if block else ""
+        paper = max(TABLE_1[inlier][outlier][method] for method in ("kde", "svm"))
+        assert [cell.strip() for cell in cells.split("|")] == [
+            *(f"{value:.3f}" for value in expected),
+            by_level,
+            f"{paper:.3f}",
+        ]
 
 
 def test_tables_are_written_between_their_marks(pages, tmp_path, monkeypatch):
