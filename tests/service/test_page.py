@@ -125,8 +125,14 @@ def test_the_keyboard_reaches_the_upload(page):
         if page.evaluate("document.activeElement.id") == "file":
             break
     assert page.evaluate("document.activeElement.id") == "file"
-    with page.expect_file_chooser():
+    asked = []
+    page.on("filechooser", asked.append)
+    for _ in range(20):  # on a busy machine, a browser that has just come to the front may miss a key
         page.keyboard.press("Space")
+        page.wait_for_timeout(500)
+        if asked:
+            break
+    assert asked
 
 
 def test_a_token_is_asked_for_and_kept_for_the_tab(browser):
