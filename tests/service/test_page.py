@@ -126,7 +126,7 @@ def test_the_keyboard_reaches_the_upload(page):
             break
     assert page.evaluate("document.activeElement.id") == "file"
     asked = []
-    page.on("filechooser", asked.append)
+    page.on("filechooser", lambda chooser: asked.append(chooser))
     for _ in range(20):  # on a busy machine, a browser that has just come to the front may miss a key
         page.keyboard.press("Space")
         page.wait_for_timeout(500)
