@@ -63,6 +63,7 @@ def test_areas_are_those_of_the_benchmark_and_its_detector_is_this_one(folder, m
     cells = Results.read(Folder(folder / "results").results).members("vflip", method)
     assert f"| vflip | {cells[0].auroc:.3f} |" in card
     assert card.count("| vflip |") == 1
+    assert (f"vflip ({cells[0].auroc:.2f})" in card) == (cells[0].auroc < 0.9), "a weakness is said"
     guard = Guard.load(folder / "made/other")
     known = Statistics.read(Folder(folder / "results").statistics("0", "vflip"))
     sets = open_sets("fashion_mnist", ["uniform", "vflip"], 50, 0)
@@ -90,4 +91,6 @@ def test_an_entry_too_large_is_refused_and_the_old_one_stays(folder, monkeypatch
     with pytest.raises(InputError, match=r"must have at most .* bytes, got .*: card.md"):
         make(folder)
     assert {file.name: file.read_bytes() for file in (folder / "made" / "fashion_mnist-vae").iterdir()} == before
-    assert make(folder, "--method", "svm").is_dir()
+    card = (make(folder, "--rows", "20", "--method", "svm") / zoo.CARD).read_text()
+    assert "50 to fit, 20 held out to calibrate" in card
+    assert "--method svm --discard 0.05 --rows 20" in card

@@ -19,10 +19,8 @@ from dose_ood.noise import generator
 
 ROOT = Path(__file__).parents[2]
 VAE = "fashion_mnist-vae"
-SAMPLES = {
-    VAE: "fashion_mnist_sample:test",
-    "mnist-vae": "mnist_sample:test",
-}  # images that ship with the package, of the set an entry was trained on
+# Images that ship with the package, of the set an entry was trained on.
+SAMPLES = {VAE: "fashion_mnist_sample:test", "mnist-vae": "mnist_sample:test"}
 pytestmark = pytest.mark.usefixtures("one_thread")
 each_entry = pytest.mark.parametrize("name", zoo.available())
 
@@ -59,7 +57,8 @@ def test_noise_is_atypical_and_the_batch_does_not_matter(name):
     noise = generator("images for ready detectors").integers(0, 256, (12, *guard.shape), dtype=np.uint8)
     assert (~guard.score(noise).is_typical).mean() > 0.9
     whole, single = guard.measure(noise), guard.measure(noise, batch=1)
-    np.testing.assert_allclose(whole.values, single.values, rtol=1e-6)  # a Glow adds up in other orders
+    exact = guard.model.kind == "vae"  # a Glow's sums may differ in their last digit
+    np.testing.assert_allclose(whole.values, single.values, rtol=0 if exact else 1e-12)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
