@@ -123,7 +123,7 @@ def _read_array(path: Path, part: str | None) -> NDArray[np.generic]:
         if path.suffix.lower() == ".npy":
             if part is not None:
                 raise InputError(f"{path} is a single array and has no part {part!r}")
-            return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+            return np.asarray(np.lib.format.open_memmap(path, mode="r"))  # reads no archive and unpickles nothing
         with path.open("rb") as file:  # np.load by name leaves a broken archive open
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
