@@ -216,7 +216,7 @@ def _training(entry: Entry) -> str:
     held_out = entry.held_out
     return _table(
         ("model", f"{_MODELS[entry.loaded.model.kind]} of {size:,} numbers"),
-        ("recipe", f"{known['recipe']['epochs']} epochs, {known['steps']:,} steps; {recipe}"),
+        ("recipe", f"{len(known['epochs'])} epochs, {known['steps']:,} steps; {recipe}"),
         ("seeds", f"{known['seed']}, split {known['split_seed']}"),
         (f"held-out {measure}", f"{held_out['nats']:,.1f} nats an image, {held_out['bits_per_dim']:.3f} bits/dim"),
     )
@@ -227,6 +227,8 @@ def _decision(entry: Entry) -> str:
     check, scores = estimator.memorisation(), estimator.calibration_scores_
     chance = f"by chance {check.by_chance:.2%}, at most {check.by_chance_95:.2%} in 95 %"
     verdict = "likely memorised" if check.high else "no sign of memorisation"
+    if not check.high and check.p_value < 0.01:
+        verdict = "more than chance, but below the 2 % from which it counts as memorised"
     return _table(
         ("method", f"`{estimator.kind}` on {_code(entry.detector.statistics)}"),
         ("rows", f"{estimator.n_train_:,} to fit, {len(scores):,} held out to calibrate"),
