@@ -33,6 +33,7 @@ Row = dict[str, str | float]
 INLIER, ROWS = "fashion_mnist_sample", 600
 OUTLIERS = {"mnist": "mnist_sample:test", "hflip": f"{INLIER}:test:hflip", "vflip": f"{INLIER}:test:vflip"}
 VAE = VAERecipe(epochs=20, batch=64, rate=1e-3, depth=16, samples=1, halve_rate_steps=5_000, halve_beta_epochs=2)
+SHORT = replace(VAE, epochs=10, rate=2e-3, halve_rate_steps=2_000, halve_beta_epochs=0.5)
 GLOW = GlowRecipe(epochs=10, batch=64, rate=1e-3, filters=64, warm_up_epochs=1)
 VARIANTS: dict[str, dict[str, VAERecipe] | dict[str, GlowRecipe]] = {
     "vae": {
@@ -43,9 +44,10 @@ VARIANTS: dict[str, dict[str, VAERecipe] | dict[str, GlowRecipe]] = {
         "the paper's rate": replace(VAE, rate=1e-4, halve_rate_steps=10_000),
         "twice the epochs": replace(VAE, epochs=2 * VAE.epochs, halve_rate_steps=2 * VAE.halve_rate_steps),
         "β = 1 throughout": replace(VAE, beta=1.0),
+        "short": SHORT,
+        "short, rate 1e-3": replace(SHORT, rate=1e-3),
+        "short, batches of 32": replace(SHORT, batch=32, halve_rate_steps=4_000),
         "cpu": VAE_RECIPES["cpu"],
-        "cpu, rate 1e-3": replace(VAE_RECIPES["cpu"], rate=1e-3),
-        "cpu, batches of 32": replace(VAE_RECIPES["cpu"], batch=32, halve_rate_steps=4_000),
     },
     "glow": {
         "start": GLOW,

@@ -28,7 +28,7 @@ def plain(model: BetaVAE, images: Tensor) -> dict[str, Tensor]:
     rows = []
     noise = torch.from_numpy(content_normal(images.numpy(), model.config.draws, (model.config.latent,))).float()
     for image, draws in zip(images, noise, strict=True):
-        posterior = model.posterior(image[None])
+        posterior = model.encoder.posterior(image[None])
         normal = torch.distributions.Normal(posterior.mean, posterior.log_scale.exp())
         terms = []
         for draw in draws:

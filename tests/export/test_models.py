@@ -71,6 +71,8 @@ def test_statistics_scores_and_verdicts_are_torchs(name):
     found, rows = session.images(images), guard.measure(images)
     spread = guard.measure(images_for(config.shape, 80, 1)).values.std(axis=0)
     assert (np.abs(found["statistics"] - rows.values) < 1e-4 * spread + 1e-6 * np.abs(rows.values)).all()
+    exact = [column for column, label in enumerate(rows.names) if label in ("xent", "ent", "rate")]
+    np.testing.assert_allclose(found["statistics"][:, exact], rows.values[:, exact], rtol=1e-11, atol=1e-11)
     expected = guard.score(images)
     np.testing.assert_allclose(found["score"], expected.score, rtol=1e-4)
     np.testing.assert_array_equal(found["is_typical"], expected.is_typical)

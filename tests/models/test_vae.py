@@ -149,7 +149,7 @@ def test_measure_against_a_plain_loop_over_images_and_draws(config):
     epsilon = torch.from_numpy(content_normal(x.numpy(), config.draws, (config.latent,)))
     with torch.no_grad():
         found = model.measure(x)
-        mean, log_scale = model.posterior(x).mean, model.posterior(x).log_scale
+        mean, log_scale = model.encoder.posterior(x).mean, model.encoder.posterior(x).log_scale
         assert torch.pdist(mean).min() > 1e-5  # a mix-up of images and latents would show
         for i in range(len(x)):
             q = oracle.Independent(oracle.Normal(mean[i], log_scale[i].exp()), 1)
@@ -199,6 +199,15 @@ def test_single_precision_costs_little(config):
     x = images(config, 6)
     with torch.no_grad():
         same(BetaVAE(config).measure(x), BetaVAE(config).double().measure(x), rtol=2e-6, atol=2e-6)
+
+
+@each_model
+def test_what_the_encoder_alone_decides_is_found_in_double_precision(config):
+    model, x = BetaVAE(config, seed=2), images(config, 5)
+    found, exact = model.measure(x), BetaVAE(config, seed=2).double().measure(x)
+    for name in ("xent", "ent", "rate"):
+        torch.testing.assert_close(found[name], exact[name], rtol=1e-12, atol=1e-12)
+    assert model.dtype() == torch.float32, "the model itself is left as it was"
 
 
 @pytest.mark.parametrize("config", [TINY, SHAPES[0], VAEConfig(depth=8)])
@@ -334,7 +343,7 @@ def test_the_objective_is_the_negative_elbo_of_its_own_draws(config):
     model, x = BetaVAE(config).double(), images(config, 4)
     found = loss(model, x, samples=6, seed=9)
     epsilon = torch.randn(4, 6, config.latent, generator=noise(9), dtype=torch.float64)
-    posterior = model.posterior(x)
+    posterior = model.encoder.posterior(x)
     statistics = estimate(posterior, epsilon, lambda z: model.log_likelihood(x, z, torch.float64), model.prior.log_prob)
     expected = -statistics["distortion"] + statistics["xent"] - posterior.entropy()
     torch.testing.assert_close(found, expected)
@@ -343,7 +352,7 @@ def test_the_objective_is_the_negative_elbo_of_its_own_draws(config):
 def test_beta_weighs_the_divergence_and_nothing_else():
     model, x = BetaVAE(replace(TINY, components=1)).double(), images(TINY, 4)
     losses = [loss(model, x, beta=beta, samples=500) for beta in (0.0, 1.0, 100.0)]
-    q = model.posterior(x)
+    q = model.encoder.posterior(x)
     q = oracle.Independent(oracle.Normal(q.mean, q.log_scale.exp()), 1)
     r = oracle.Independent(oracle.Normal(torch.zeros(2).double(), torch.ones(2).double()), 1)
     torch.testing.assert_close(losses[1] - losses[0], oracle.kl_divergence(q, r), rtol=0.1, atol=0.2)

@@ -171,6 +171,11 @@ class Value:
         at = index if isinstance(index, Value) else self.graph.constant(index)
         return self.graph.nodes("Gather", [self, at], [self.dtype], {"axis": axis})[0]
 
+    def zero_after(self, axis: int) -> "Value":
+        """Three axes, one of them longer by a 0 at its end."""
+        margins = self._positions(0, 0, 0, *(int(axis == each) for each in range(3)))
+        return self.graph.nodes("Pad", [self, margins], [self.dtype])[0]
+
     def expand(self, axis: int) -> "Value":
         """With a new axis of length 1."""
         return self.graph.nodes("Unsqueeze", [self, self._positions(axis)], [self.dtype])[0]

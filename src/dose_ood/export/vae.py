@@ -1,4 +1,4 @@
-"""The β-VAE as a graph: encoder, draws and decoder in float32, densities in float64, as `BetaVAE.measure` has it."""
+"""The β-VAE as a graph: the decoder's larger layers in float32, all else in float64, as in `BetaVAE.measure`."""
 
 import math
 
@@ -8,12 +8,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dose_ood.errors import InputError
-from dose_ood.export.graph import FLOAT32, FLOAT64, Value, log_softplus
+from dose_ood.export.graph import FLOAT32, FLOAT64, Value, log_softplus, total
 from dose_ood.export.likelihoods import log_likelihood
 from dose_ood.models.distributions import LEVELS, LOG_2PI, SOFTPLUS_1, MixturePrior
 from dose_ood.models.vae import KERNEL, BetaVAE, Decoder, Encoder
 
 Array = NDArray[np.floating]
+Size = tuple[int, int]  # height and width
 
 
 def vae_statistics(model: BetaVAE, images: Value, noise: Value) -> dict[str, Value]:
@@ -29,12 +30,12 @@ def vae_statistics(model: BetaVAE, images: Value, noise: Value) -> dict[str, Val
         Standard normal, float64 of shape (n, draws, latent).
     """
     latent, draws = model.config.latent, model.config.draws
-    mean, raw = _encoded(model.encoder, images).split(1, latent, latent)
-    mean, log_scale = mean.cast(FLOAT64).expand(1), log_softplus((raw + SOFTPLUS_1).cast(FLOAT64)).expand(1)
+    mean, raw = _encoded(model.encoder, images, model.config.shape).split(1, latent, latent)
+    mean, log_scale = mean.expand(1), log_softplus(raw + SOFTPLUS_1).expand(1)
     z = mean + log_scale.map("Exp") * noise
     log_q = -((0.5 * (noise.square() + LOG_2PI) + log_scale).sum(2))
     log_r = _log_prior(model.prior, z)
-    outputs = _decoded(model.decoder, z.reshape(-1, latent).cast(FLOAT32))
+    outputs = _decoded(model.decoder, z.reshape(-1, latent))
     channels, height, width = model.config.shape
     by_draw = outputs.reshape(-1, draws, channels * model.likelihood.outputs, height, width).cast(FLOAT64)
     log_p = log_likelihood(model.likelihood, images, by_draw)
@@ -48,22 +49,55 @@ def vae_statistics(model: BetaVAE, images: Value, noise: Value) -> dict[str, Val
     }
 
 
-def _encoded(encoder: Encoder, images: Value) -> Value:
-    """Shape (n, 2 · latent), float32."""
-    x = (images.cast(FLOAT32) + 0.5) / (LEVELS / 2) - 1.0
+def _encoded(encoder: Encoder, images: Value, shape: tuple[int, int, int]) -> Value:
+    """Shape (n, 2 · latent), float64."""
+    channels, size = shape[0], shape[1:]
+    pixels = images.transpose(0, 2, 3, 1).reshape(-1, math.prod(size), channels)
+    x = (pixels.cast(FLOAT64) + 0.5) / (LEVELS / 2) - 1.0
     for layer in encoder.layers:
-        x = _leaky(_convolution(layer, x), encoder.slope)
-    return _convolution(encoder.latent, x).map("Flatten")
+        x, size = _exact_convolution(layer, x, size)
+        x = _leaky(x, encoder.slope)
+    kernel = _array(encoder.latent.weight).transpose(2, 3, 1, 0)
+    return x.map("Flatten") @ _exact(x, kernel.reshape(-1, kernel.shape[-1])) + _array(encoder.latent.bias)
+
+
+def _exact_convolution(layer: nn.Module, x: Value, size: Size) -> tuple[Value, Size]:
+    """Of pixels (n, height · width, channels), and the new size: in float64, where onnxruntime has no convolution.
+
+    It is a sum of matrix products, one for each row of the kernel: for all of it at once the pixels would be there 25
+    times.
+    """
+    if not isinstance(layer, nn.Conv2d):
+        raise InputError(f"expected a convolution, got {type(layer).__name__}")
+    kernel = _array(layer.weight).transpose(2, 3, 1, 0)
+    margin, stride = int(layer.padding[0]), layer.stride[0]
+    pixels = np.pad(np.arange(math.prod(size)).reshape(size), margin, constant_values=math.prod(size))
+    seen = np.lib.stride_tricks.sliding_window_view(pixels, kernel.shape[:2])[::stride, ::stride]
+    height, width = seen.shape[:2]
+    padded, places = x.zero_after(1), height * width
+
+    def row(number: int) -> Value:
+        weight = kernel[number].reshape(-1, kernel.shape[-1])
+        under = padded.take(seen[:, :, number].reshape(places, -1), 1)
+        return under.reshape(-1, places, len(weight)) @ _exact(x, weight)
+
+    return total([row(number) for number in range(len(kernel))]) + _array(layer.bias), (height, width)
+
+
+def _exact(x: Value, weight: Array) -> Value:
+    """Weights that the file holds in their own precision, in that of x."""
+    return x.graph.constant(np.ascontiguousarray(weight)).cast(x.dtype)
 
 
 def _decoded(decoder: Decoder, z: Value) -> Value:
     """Shape (rows, outputs, height, width), float32."""
     height, width, channels = decoder.block
-    # Channels first, so that nothing is left to transpose when it runs.
-    order = np.arange(height * width * channels).reshape(decoder.block).transpose(2, 0, 1).reshape(-1)
-    weight, bias = _array(decoder.first.weight)[order].T, _array(decoder.first.bias)[order]
-    x = _leaky(z @ weight + bias, decoder.slope).reshape(-1, channels, height, width)
-    for layer in decoder.layers:
+    x = _leaky(z @ _exact(z, _array(decoder.first.weight).T) + _array(decoder.first.bias), decoder.slope)
+    x, exact = x.reshape(-1, height * width, channels), decoder.before_doubling()
+    for layer in exact:
+        x = _leaky(_exact_convolution(layer, x, (height, width))[0], decoder.slope)
+    x = x.cast(FLOAT32).transpose(0, 2, 1).reshape(-1, channels, height, width)
+    for layer in decoder.layers[len(exact) :]:
         x = _leaky(_convolution(layer, x), decoder.slope)
     return x.convolved(_array(decoder.last.weight), _array(decoder.last.bias), 1, KERNEL // 2)
 
@@ -83,7 +117,9 @@ def _convolution(layer: nn.Module, x: Value) -> Value:
 
 
 def _leaky(x: Value, slope: float) -> Value:
-    return x.map("LeakyRelu", {"alpha": float(slope)})
+    if x.dtype == FLOAT32:
+        return x.map("LeakyRelu", {"alpha": float(slope)})
+    return x.most(0.0) + slope * x.least(0.0)  # opset 13 has no other LeakyRelu
 
 
 def _log_prior(prior: MixturePrior, z: Value) -> Value:

@@ -1,5 +1,7 @@
 """The β-VAE of the paper, whose statistics are `xent`, `ent`, `rate`, `distortion` and `iwae`."""
 
+import copy
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -175,22 +177,30 @@ class BetaVAE(nn.Module):
         """
         self._check(x)
         x = x.contiguous()
-        threads = workers(len(x), least=1)
-        parts = at_once([partial(self._measure_each, part) for part in torch.tensor_split(x, threads)], threads)
+        threads, exact = workers(len(x), least=1), self._exact()
+        parts = at_once([partial(exact._measure_each, part) for part in torch.tensor_split(x, threads)], threads)
         rows = [row for part in parts for row in part]
         names = ("xent", "ent", "rate", "distortion", "iwae")
         return {name: torch.stack([row[name] for row in rows]) if rows else _no_rows(x) for name in names}
+
+    def _exact(self) -> "BetaVAE":
+        """A copy that computes in float64 what draws the latents, and what all pixels share.
+
+        Far from what it was trained on, the likelihood falls so steeply in z that float32 would show in an SVM's score.
+        """
+        copied = copy.deepcopy(self)
+        for part in (copied.encoder, copied.decoder.first, *copied.decoder.before_doubling()):
+            part.double()
+        return copied
 
     def _measure_each(self, x: Tensor) -> list[dict[str, Tensor]]:
         noise = content_normal(x.cpu().numpy(), self.config.draws, (self.config.latent,))
         return [self._measure_one(image, draws) for image, draws in zip(x, torch.from_numpy(noise), strict=True)]
 
     def _measure_one(self, image: Tensor, noise: Tensor) -> dict[str, Tensor]:
-        posterior = self.posterior(image[None])
-        exact = DiagonalGaussian(posterior.mean.double(), posterior.log_scale.double())
         volume = self.likelihood.log_volume(image[None])[:, None]
         found = estimate(
-            exact,
+            self.encoder.posterior(image[None]),
             noise[None].to(image.device),
             lambda z: self.log_likelihood(image[None], z, torch.float64) - volume,
             self.prior.log_prob,
@@ -239,7 +249,7 @@ class BetaVAE(nn.Module):
         if burn_in:
             z = self.prior.sample(drawn(torch.rand), epsilon).detach()
             return -self.log_likelihood(x, z, dtype).mean(1)
-        posterior = self.posterior(x)
+        posterior = self.encoder.posterior(x)
         z, _ = posterior.draw(epsilon)
         # The entropy is exact here: the same gradient as from the draws, with less noise in the value.
         kl = -self.prior.log_prob(z).mean(1) - posterior.entropy()
@@ -256,23 +266,17 @@ class BetaVAE(nn.Module):
         device = self.prior.means.device
         with torch.no_grad():
             z = self.prior.sample(torch.from_numpy(uniform).to(device), torch.from_numpy(noise).to(device))
-            return self.likelihood.middle(self.decoder(z.to(self.dtype())))
+            return self.likelihood.middle(self.decoder(z))
 
     def reconstruct(self, x: Tensor) -> Tensor:
         """The middle of what the decoder says of the posterior's mean, uint8."""
         self._check(x)
         with torch.no_grad():
-            return self.likelihood.middle(self.decoder(self.posterior(x).mean))
-
-    def posterior(self, x: Tensor) -> DiagonalGaussian:
-        """q(z|x) of each image."""
-        # Grey levels to the middles of 256 equal parts of (−1, 1).
-        mean, raw = self.encoder((x.to(self.dtype()) + 0.5) / (LEVELS / 2) - 1).chunk(2, dim=1)
-        return DiagonalGaussian(mean, log_softplus(raw + SOFTPLUS_1))
+            return self.likelihood.middle(self.decoder(self.encoder.posterior(x).mean))
 
     def log_likelihood(self, x: Tensor, z: Tensor, dtype: torch.dtype) -> Tensor:
         """log p(x[i] | z[i, t]), shape (n, draws), for latents of shape (n, draws, d); pixels are added in `dtype`."""
-        output = self.decoder(z.flatten(0, 1).to(self.dtype())).unflatten(0, z.shape[:2])
+        output = self.decoder(z.flatten(0, 1)).unflatten(0, z.shape[:2])
         return self.likelihood.log_prob(x[:, None], output.to(dtype)).sum((2, 3, 4))
 
     def dtype(self) -> torch.dtype:
@@ -320,6 +324,12 @@ class Encoder(nn.Module):
         found: Tensor = self.latent(x)
         return found.flatten(1)
 
+    def posterior(self, x: Tensor) -> DiagonalGaussian:
+        """q(z|x) of each uint8 image, in the precision of the weights."""
+        # Grey levels to the middles of 256 equal parts of (−1, 1).
+        mean, raw = self((x.to(self.latent.weight.dtype) + 0.5) / (LEVELS / 2) - 1).chunk(2, dim=1)
+        return DiagonalGaussian(mean, log_softplus(raw + SOFTPLUS_1))
+
 
 class Decoder(nn.Module):
     """The encoder's mirror image, from latents to the likelihood's outputs for every pixel.
@@ -354,11 +364,16 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.last = _initialised(nn.Conv2d(depth, outputs, KERNEL, device=LATER), depth * KERNEL**2, 1.0, random)
 
+    def before_doubling(self) -> list[nn.Module]:
+        """The layers between the first and the one that first doubles the sides."""
+        return list(itertools.takewhile(lambda layer: not isinstance(layer, nn.ConvTranspose2d), self.layers))
+
     def forward(self, z: Tensor) -> Tensor:
-        """Shape (rows, outputs, height, width) for latents of shape (rows, d)."""
-        x = functional.leaky_relu_(self.first(z), self.slope).view(-1, *self.block).permute(0, 3, 1, 2)
+        """Shape (rows, outputs, height, width) for latents of shape (rows, d), each layer in its own precision."""
+        x = self.first(z.to(self.first.weight.dtype))
+        x = functional.leaky_relu_(x, self.slope).view(-1, *self.block).permute(0, 3, 1, 2)
         for layer in self.layers:
-            x = functional.leaky_relu_(layer(x), self.slope)
+            x = functional.leaky_relu_(layer(x.to(next(layer.parameters()).dtype)), self.slope)
         return _narrow_convolution(x, self.last.weight, self.last.bias)
 
 
