@@ -236,7 +236,9 @@ class GlowRecipe(Recipe[Glow]):
 # objective, schedules in shape, likelihood and statistics, and is smaller where docs/train.md says so.
 VAE_RECIPES: dict[str, VAERecipe] = {
     "paper": VAERecipe(epochs=50, batch=64, rate=1e-4),
-    "cpu": VAERecipe(epochs=10, batch=64, rate=1e-3, samples=1, halve_rate_steps=3_000, halve_beta_epochs=0.5),
+    "cpu": VAERecipe(
+        epochs=20, batch=64, rate=2e-3, depth=16, samples=1, halve_rate_steps=4_000, halve_beta_epochs=0.5
+    ),
     "demo": VAERecipe(epochs=12, batch=64, rate=2e-3, depth=8, samples=1, halve_rate_steps=500, halve_beta_epochs=1),
     "tiny": VAERecipe(epochs=3, batch=32, rate=1e-3, depth=4, samples=2, halve_beta_epochs=1, beta=2.0),
 }

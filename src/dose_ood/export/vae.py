@@ -1,4 +1,4 @@
-"""The β-VAE as a graph: the decoder's larger layers in float32, all else in float64, as in `BetaVAE.measure`."""
+"""The β-VAE as a graph: the decoder in float32, all else in float64, as `BetaVAE.measure` has it."""
 
 import math
 
@@ -35,7 +35,7 @@ def vae_statistics(model: BetaVAE, images: Value, noise: Value) -> dict[str, Val
     z = mean + log_scale.map("Exp") * noise
     log_q = -((0.5 * (noise.square() + LOG_2PI) + log_scale).sum(2))
     log_r = _log_prior(model.prior, z)
-    outputs = _decoded(model.decoder, z.reshape(-1, latent))
+    outputs = _decoded(model.decoder, z.reshape(-1, latent).cast(FLOAT32))
     channels, height, width = model.config.shape
     by_draw = outputs.reshape(-1, draws, channels * model.likelihood.outputs, height, width).cast(FLOAT64)
     log_p = log_likelihood(model.likelihood, images, by_draw)
@@ -92,12 +92,11 @@ def _exact(x: Value, weight: Array) -> Value:
 def _decoded(decoder: Decoder, z: Value) -> Value:
     """Shape (rows, outputs, height, width), float32."""
     height, width, channels = decoder.block
-    x = _leaky(z @ _exact(z, _array(decoder.first.weight).T) + _array(decoder.first.bias), decoder.slope)
-    x, exact = x.reshape(-1, height * width, channels), decoder.before_doubling()
-    for layer in exact:
-        x = _leaky(_exact_convolution(layer, x, (height, width))[0], decoder.slope)
-    x = x.cast(FLOAT32).transpose(0, 2, 1).reshape(-1, channels, height, width)
-    for layer in decoder.layers[len(exact) :]:
+    # Channels first, so that nothing is left to transpose when it runs.
+    order = np.arange(height * width * channels).reshape(decoder.block).transpose(2, 0, 1).reshape(-1)
+    weight, bias = _array(decoder.first.weight)[order].T, _array(decoder.first.bias)[order]
+    x = _leaky(z @ weight + bias, decoder.slope).reshape(-1, channels, height, width)
+    for layer in decoder.layers:
         x = _leaky(_convolution(layer, x), decoder.slope)
     return x.convolved(_array(decoder.last.weight), _array(decoder.last.bias), 1, KERNEL // 2)
 

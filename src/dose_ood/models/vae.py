@@ -1,7 +1,6 @@
 """The β-VAE of the paper, whose statistics are `xent`, `ent`, `rate`, `distortion` and `iwae`."""
 
 import copy
-import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -172,35 +171,28 @@ class BetaVAE(nn.Module):
         grey levels are larger by `likelihood.log_volume`, a function of the image that no model has a part in: the
         darker or whiter an image, the larger. Losses in training, and bits per dimension, are those of grey levels.
 
-        Images go through the network one at a time, each with all its draws. So many rows keep a processor busy and
-        few enough stay in its cache, and the same image meets the same shapes, and rounding, in any batch.
+        The encoder works in float64: far from what the model knows, the likelihood falls so steeply in z that the
+        rounding of float32 would show. Images go through the network one at a time, each with all its draws. So many
+        rows keep a processor busy and few enough stay in its cache, and the same image meets the same shapes, and
+        rounding, in any batch.
         """
         self._check(x)
         x = x.contiguous()
-        threads, exact = workers(len(x), least=1), self._exact()
-        parts = at_once([partial(exact._measure_each, part) for part in torch.tensor_split(x, threads)], threads)
+        threads, encoder = workers(len(x), least=1), copy.deepcopy(self.encoder).double()
+        jobs = [partial(self._measure_each, encoder, part) for part in torch.tensor_split(x, threads)]
+        parts = at_once(jobs, threads)
         rows = [row for part in parts for row in part]
         names = ("xent", "ent", "rate", "distortion", "iwae")
         return {name: torch.stack([row[name] for row in rows]) if rows else _no_rows(x) for name in names}
 
-    def _exact(self) -> "BetaVAE":
-        """A copy that computes in float64 what draws the latents, and what all pixels share.
+    def _measure_each(self, encoder: "Encoder", x: Tensor) -> list[dict[str, Tensor]]:
+        noise = torch.from_numpy(content_normal(x.cpu().numpy(), self.config.draws, (self.config.latent,)))
+        return [self._measure_one(encoder, image, draws) for image, draws in zip(x, noise, strict=True)]
 
-        Far from what it was trained on, the likelihood falls so steeply in z that float32 would show in an SVM's score.
-        """
-        copied = copy.deepcopy(self)
-        for part in (copied.encoder, copied.decoder.first, *copied.decoder.before_doubling()):
-            part.double()
-        return copied
-
-    def _measure_each(self, x: Tensor) -> list[dict[str, Tensor]]:
-        noise = content_normal(x.cpu().numpy(), self.config.draws, (self.config.latent,))
-        return [self._measure_one(image, draws) for image, draws in zip(x, torch.from_numpy(noise), strict=True)]
-
-    def _measure_one(self, image: Tensor, noise: Tensor) -> dict[str, Tensor]:
+    def _measure_one(self, encoder: "Encoder", image: Tensor, noise: Tensor) -> dict[str, Tensor]:
         volume = self.likelihood.log_volume(image[None])[:, None]
         found = estimate(
-            self.encoder.posterior(image[None]),
+            encoder.posterior(image[None]),
             noise[None].to(image.device),
             lambda z: self.log_likelihood(image[None], z, torch.float64) - volume,
             self.prior.log_prob,
@@ -266,7 +258,7 @@ class BetaVAE(nn.Module):
         device = self.prior.means.device
         with torch.no_grad():
             z = self.prior.sample(torch.from_numpy(uniform).to(device), torch.from_numpy(noise).to(device))
-            return self.likelihood.middle(self.decoder(z))
+            return self.likelihood.middle(self.decoder(z.to(self.dtype())))
 
     def reconstruct(self, x: Tensor) -> Tensor:
         """The middle of what the decoder says of the posterior's mean, uint8."""
@@ -276,7 +268,7 @@ class BetaVAE(nn.Module):
 
     def log_likelihood(self, x: Tensor, z: Tensor, dtype: torch.dtype) -> Tensor:
         """log p(x[i] | z[i, t]), shape (n, draws), for latents of shape (n, draws, d); pixels are added in `dtype`."""
-        output = self.decoder(z.flatten(0, 1)).unflatten(0, z.shape[:2])
+        output = self.decoder(z.flatten(0, 1).to(self.dtype())).unflatten(0, z.shape[:2])
         return self.likelihood.log_prob(x[:, None], output.to(dtype)).sum((2, 3, 4))
 
     def dtype(self) -> torch.dtype:
@@ -364,16 +356,11 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.last = _initialised(nn.Conv2d(depth, outputs, KERNEL, device=LATER), depth * KERNEL**2, 1.0, random)
 
-    def before_doubling(self) -> list[nn.Module]:
-        """The layers between the first and the one that first doubles the sides."""
-        return list(itertools.takewhile(lambda layer: not isinstance(layer, nn.ConvTranspose2d), self.layers))
-
     def forward(self, z: Tensor) -> Tensor:
-        """Shape (rows, outputs, height, width) for latents of shape (rows, d), each layer in its own precision."""
-        x = self.first(z.to(self.first.weight.dtype))
-        x = functional.leaky_relu_(x, self.slope).view(-1, *self.block).permute(0, 3, 1, 2)
+        """Shape (rows, outputs, height, width) for latents of shape (rows, d)."""
+        x = functional.leaky_relu_(self.first(z), self.slope).view(-1, *self.block).permute(0, 3, 1, 2)
         for layer in self.layers:
-            x = functional.leaky_relu_(layer(x.to(next(layer.parameters()).dtype)), self.slope)
+            x = functional.leaky_relu_(layer(x), self.slope)
         return _narrow_convolution(x, self.last.weight, self.last.bias)
 
 
