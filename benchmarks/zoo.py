@@ -226,9 +226,6 @@ def _decision(entry: Entry) -> str:
     estimator = entry.detector.estimator
     check, scores = estimator.memorisation(), estimator.calibration_scores_
     chance = f"by chance {check.by_chance:.2%}, at most {check.by_chance_95:.2%} in 95 %"
-    verdict = "likely memorised" if check.high else "no sign of memorisation"
-    if not check.high and check.p_value < 0.01:
-        verdict = "more than chance, but below the 2 % from which it counts as memorised"
     return _table(
         ("method", f"`{estimator.kind}` on {_code(entry.detector.statistics)}"),
         ("rows", f"{estimator.n_train_:,} to fit, {len(scores):,} held out to calibrate"),
@@ -236,7 +233,8 @@ def _decision(entry: Entry) -> str:
             "threshold",
             f"{estimator.offset_:.6g}, which discards {np.mean(scores < estimator.offset_):.2%} of held-out images",
         ),
-        ("calibration error (ECE)", f"{check.ece:.2%} ({chance}; p = {check.p_value:.2g}): {verdict}"),
+        ("calibration error (ECE)", f"{check.ece:.2%} ({chance}; p = {check.p_value:.2g})"),
+        ("memorisation", check.verdict),
     )
 
 

@@ -115,3 +115,11 @@ def test_memorisation_is_unknown_before_calibration():
         Likelihood().fit([[1.0], [2.0]]).memorisation()
     with pytest.raises(InputError, match="got none"):
         expected_calibration_error(score_bins(np.arange(9.0)), np.empty(0))
+
+
+@pytest.mark.parametrize(
+    ("ece", "p_value", "says"),
+    [(0.03, 0.001, "likely"), (0.0146, 0.002, "more than chance"), (0.03, 0.3, "no sign"), (0.001, 0.9, "no sign")],
+)
+def test_an_error_beyond_chance_is_never_called_no_sign(ece, p_value, says):
+    assert Memorisation(ece, 0.008, 0.011, p_value).verdict.startswith(says)

@@ -61,7 +61,6 @@ def facts(estimator: DensityOfStates) -> dict[str, object]:
 def print_detector(detector: Detector, path: Path) -> None:
     """What `inspect` and `fit` print."""
     estimator, check = detector.estimator, detector.estimator.memorisation()
-    verdict = "[yellow]likely: held-out scores differ from training scores[/]" if check.high else "no sign of it"
     grid = Table.grid(padding=(0, 2))
     grid.add_row("method", estimator.kind)
     grid.add_row("statistics", ", ".join(detector.statistics))
@@ -69,7 +68,7 @@ def print_detector(detector: Detector, path: Path) -> None:
     sample = f" (a sample of {read:,})" if read > fitted else ""
     grid.add_row("rows", f"{fitted:,} to fit{sample}, {held_out:,} held out")
     grid.add_row("threshold", f"{estimator.offset_:.6g} (discards {estimator.discard:.1%} of held-out rows)")
-    grid.add_row("memorisation", verdict)
+    grid.add_row("memorisation", f"[yellow]{check.verdict}[/]" if check.beyond_chance else check.verdict)
     chance = f"by chance {check.by_chance:.2%}, at most {check.by_chance_95:.2%} in 95 %"
     grid.add_row("  calibration error", f"{check.ece:.2%} ({chance}; p = {check.p_value:.2g})")
     for name, value in facts(estimator).items():

@@ -32,7 +32,21 @@ class Memorisation:
     @property
     def high(self) -> bool:
         """Whether the error is both material (above 2 %) and not explained by chance (p < 0.01)."""
-        return self.ece > 0.02 and self.p_value < 0.01
+        return self.ece > 0.02 and self.beyond_chance
+
+    @property
+    def beyond_chance(self) -> bool:
+        """Whether chance does not explain the error, however small it is."""
+        return self.p_value < 0.01
+
+    @property
+    def verdict(self) -> str:
+        """What the error says, in words."""
+        if self.high:
+            return "likely: held-out scores differ from training scores"
+        if self.beyond_chance:
+            return "more than chance, but below the 2 % from which it counts"
+        return "no sign of it"
 
 
 def score_bins(train_scores: Vector, bins: int = 10) -> ScoreBins:
