@@ -26,7 +26,7 @@ from dose_ood.benchmark.metrics import auroc
 from dose_ood.data.images import Images, read_images, split
 from dose_ood.measure import measure
 from dose_ood.models.registry import build
-from dose_ood.recipes import VAE_RECIPES, GlowRecipe, Recipe, VAERecipe
+from dose_ood.recipes import GlowRecipe, Recipe, VAERecipe
 from dose_ood.train import train
 
 Row = dict[str, str | float]
@@ -47,7 +47,6 @@ VARIANTS: dict[str, dict[str, VAERecipe] | dict[str, GlowRecipe]] = {
         "short": SHORT,
         "short, rate 1e-3": replace(SHORT, rate=1e-3),
         "short, batches of 32": replace(SHORT, batch=32, halve_rate_steps=4_000),
-        "cpu": VAE_RECIPES["cpu"],
     },
     "glow": {
         "start": GLOW,
