@@ -72,7 +72,7 @@ def test_pictures_of_a_palette_have_its_colours_and_files_of_others_are_left_alo
     [
         (GREY / 255, r"expected grey levels from 0 to 255 as uint8, got float64"),
         (GREY[0], r"expected images of shape \(n, h, w\), .*, got \(6, 7\)"),
-        (GREY[:0], r"expected images of shape .*, got \(0, 6, 7\)"),
+        (GREY[:0], r"expected images of shape .* and none of it 0, got \(0, 6, 7\)"),
         (np.zeros((2, 5, 6, 7), np.uint8), r"expected 1 or 3 channels, either first or last, got shape \(2, 5, 6, 7\)"),
         (np.zeros((2, 3, 6, 3), np.uint8), r"either first or last, got shape \(2, 3, 6, 3\)"),
     ],
@@ -89,6 +89,7 @@ def test_sources_that_are_none_are_refused(cache, tmp_path):
     (tmp_path / "table.csv").write_text("a,b")
     np.save(tmp_path / "a.npy", GREY)
     np.save(tmp_path / "pickled.npy", np.array([{}]), allow_pickle=True)
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:-1])
     (tmp_path / "empty").mkdir()
     refused = {
         "nothing/there.npz": "no such file or folder",
@@ -101,6 +102,7 @@ def test_sources_that_are_none_are_refused(cache, tmp_path):
         tmp_path / "broken.npz": "cannot read .*broken.npz",
         tmp_path / "table.csv": "expected a .npz or .npy file or a folder of pictures",
         f"{tmp_path}/a.npy:test": "is a single array and has no part 'test'",
+        tmp_path / "cut.npy": r"cut.npy is cut short: its header promises more than its \d+ bytes",
         tmp_path / "pickled.npy": "cannot read .*pickled.npy",
         tmp_path / "empty": "expected pictures .*, found none",
         f"{tmp_path}/empty:test": "is a folder of pictures and has no part",

@@ -123,12 +123,22 @@ def _read_array(path: Path, part: str | None) -> NDArray[np.generic]:
         if path.suffix.lower() == ".npy":
             if part is not None:
                 raise InputError(f"{path} is a single array and has no part {part!r}")
-            return np.asarray(np.lib.format.open_memmap(path, mode="r"))  # reads no archive and unpickles nothing
+            return _map_array(path)
         with path.open("rb") as file:  # np.load by name leaves a broken archive open
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise InputError(f"{path}: expected an archive of arrays, got something else under its name")
             return np.asarray(archive[_member(path, archive, part)])
+
+
+def _map_array(path: Path) -> NDArray[np.generic]:
+    try:
+        return np.asarray(np.lib.format.open_memmap(path, mode="r"))  # reads no archive and unpickles nothing
+    except ValueError as error:
+        if "mmap" not in str(error):
+            raise
+        size = path.stat().st_size
+        raise InputError(f"{path} is cut short: its header promises more than its {size:,} bytes") from None
 
 
 def _member(path: Path, archive: Mapping[str, NDArray[np.generic]], part: str | None) -> str:
@@ -153,7 +163,8 @@ def _as_images(array: NDArray[np.generic], where: str) -> Images:
         raise InputError(f"{where}: expected grey levels from 0 to 255 as uint8, got {array.dtype}")
     if array.ndim not in (3, 4) or 0 in array.shape:
         raise InputError(
-            f"{where}: expected images of shape (n, h, w), (n, h, w, 3) or (n, c, h, w), got {array.shape}"
+            f"{where}: expected images of shape (n, h, w), (n, h, w, 3) or (n, c, h, w) and none of it 0, "
+            f"got {array.shape}"
         )
     images = array.astype(np.uint8, copy=False)
     if images.ndim == 3:
