@@ -161,6 +161,8 @@ class GlowRecipe(Recipe[Glow]):
         Channels of the couplings' networks.
     levels, steps
         Levels of the flow, and steps of each.
+    opening
+        How far the couplings may scale, see `GlowConfig`.
     warm_up_epochs
         Epochs in which the learning rate rises from 0.
     least_warm_up
@@ -176,6 +178,7 @@ class GlowRecipe(Recipe[Glow]):
     filters: int = 400
     levels: int = 3
     steps: int = 8
+    opening: float = 0.0
     warm_up_epochs: int = 10
     least_warm_up: int = 500
     cool_down: float = 0.0
@@ -188,7 +191,8 @@ class GlowRecipe(Recipe[Glow]):
         if likelihood is not None:
             raise InputError(f"a likelihood is for the VAE; a Glow has none to choose, got {likelihood}")
         channels, height, width = shape
-        return GlowConfig(shape=(channels, height, width), levels=self.levels, steps=self.steps, filters=self.filters)
+        size = channels, height, width
+        return GlowConfig(size, self.levels, self.steps, self.filters, self.opening)
 
     def lasting(self, epochs: int) -> Self:
         """The same recipe with exactly so many epochs, however few steps they have."""
@@ -244,7 +248,16 @@ VAE_RECIPES: dict[str, VAERecipe] = {
 }
 GLOW_RECIPES: dict[str, GlowRecipe] = {
     "paper": GlowRecipe(epochs=250, batch=32, rate=1e-3),
-    "cpu": GlowRecipe(epochs=6, batch=32, rate=1e-3, filters=64, warm_up_epochs=1, cool_down=0.3, least_steps=8_000),
+    "cpu": GlowRecipe(
+        epochs=6,
+        batch=32,
+        rate=1.2e-2,
+        filters=64,
+        warm_up_epochs=1,
+        least_warm_up=1_400,
+        cool_down=0.5,
+        least_steps=8_000,
+    ),
     "tiny": GlowRecipe(epochs=3, batch=32, rate=1e-3, filters=8, levels=2, steps=2, warm_up_epochs=1, least_warm_up=50),
 }
 RECIPES: dict[str, dict[str, VAERecipe] | dict[str, GlowRecipe]] = {"vae": VAE_RECIPES, "glow": GLOW_RECIPES}

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from dose_ood.errors import InputError
 from dose_ood.models.bijectors import (
-    LOG_MOST,
     ActNorm,
     AffineCoupling,
     Invertible1x1,
@@ -38,8 +37,8 @@ def disturbed(module: nn.Module, by: float = 0.2) -> nn.Module:
 
 def bijectors(channels: int) -> list[nn.Module]:
     random = generator("bijectors")
-    layers = [ActNorm(channels), Invertible1x1(channels, random), AffineCoupling(channels, 6, random)]
-    return [disturbed(layer) for layer in [*layers, Step(channels, 6, random)]]
+    layers = [ActNorm(channels), Invertible1x1(channels, random), AffineCoupling(channels, 6, 0.5, random)]
+    return [disturbed(layer) for layer in [*layers, Step(channels, 6, 0.5, random)]]
 
 
 def jacobian_log_det(function, x: Tensor) -> float:
@@ -120,30 +119,32 @@ def test_a_fresh_mixing_is_a_rotation(channels):
     assert channels == 1 or (weight - torch.eye(channels)).abs().max() > 0.1
 
 
-def test_a_fresh_coupling_is_the_identity_and_a_trained_one_is_bounded():
-    layer, x = AffineCoupling(4, 8, generator("coupling")), normal(2, 3, 3, 4).float()
+@pytest.mark.parametrize("opening", [2.0, 0.0, -1.0])
+def test_a_fresh_coupling_is_the_identity_and_a_trained_one_is_bounded(opening):
+    layer, x = AffineCoupling(4, 8, opening, generator("coupling")), normal(2, 3, 3, 4).float()
     y, log_det = layer(x)
     torch.testing.assert_close(y, x)
-    torch.testing.assert_close(log_det, torch.zeros(2, dtype=torch.float64), atol=1e-6, rtol=0)
+    torch.testing.assert_close(log_det, torch.zeros(2, dtype=torch.float64), atol=1e-5, rtol=0)
     _, log_scale = disturbed(layer, by=100.0).network(1e6 * normal(2, 3, 3, 2))
-    assert log_scale.max() <= LOG_MOST
+    assert log_scale.max().exp().item() == pytest.approx(1 + math.exp(-opening))
     assert torch.isfinite(log_scale).all()
 
 
 def test_a_coupling_needs_two_channels():
     with pytest.raises(InputError, match="at least 2 channels, got 1"):
-        AffineCoupling(1, 4, generator("coupling"))
+        AffineCoupling(1, 4, 0.0, generator("coupling"))
 
 
 def test_folded_is_actnorm_mixing_and_largest_scale_in_one_matrix():
-    most = torch.tensor([1.0, 1.0, 1.0, math.exp(LOG_MOST), math.exp(LOG_MOST)], dtype=torch.float64)
-    steps = [disturbed(Step(5, 4, generator(f"{number}"))) for number in range(3)]
+    largest = 1 + math.exp(-0.5)
+    most = torch.tensor([1.0, 1.0, 1.0, largest, largest], dtype=torch.float64)
+    steps = [disturbed(Step(5, 4, 0.5, generator(f"{number}"))) for number in range(3)]
     folded = fold(steps)
     x = normal(2, 3, 3, 5)
     for step, matrix in zip(steps, folded.matrices, strict=True):
         expected = step.mix(step.norm(x)[0])[0] * most
         torch.testing.assert_close(x @ matrix[:, :-1].T + matrix[:, -1], expected, rtol=1e-12, atol=1e-12)
-    expected = sum(step.norm(x)[1] + step.mix(step.norm(x)[0])[1] + 9 * 2 * LOG_MOST for step in steps)
+    expected = sum(step.norm(x)[1] + step.mix(step.norm(x)[0])[1] + 9 * 2 * math.log(largest) for step in steps)
     torch.testing.assert_close((9 * folded.log_det).expand(2), expected)
 
 
@@ -158,7 +159,7 @@ class Fused:
 
 
 def several(channels: int, filters: int = 6, count: int = 3) -> list[Step]:
-    return [disturbed(Step(channels, filters, generator(f"step {number}"))) for number in range(count)]
+    return [disturbed(Step(channels, filters, 0.5, generator(f"step {number}"))) for number in range(count)]
 
 
 def one_by_one(steps: list[Step], x: Tensor) -> tuple[Tensor, Tensor]:

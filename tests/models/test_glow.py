@@ -295,6 +295,9 @@ def test_grey_images_of_odd_sides_have_three_levels():
         ({"levels": 0}, "levels must be a whole number from 1, got 0"),
         ({"steps": True}, "steps must be"),
         ({"filters": 2.0}, "filters must be"),
+        ({"opening": -11}, "opening must be a number from -10 to 10, got -11"),
+        ({"opening": float("nan")}, "opening must be"),
+        ({"opening": "0"}, "opening must be"),
     ],
 )
 def test_what_no_flow_can_be_built_from_is_refused_by_name(fields, message):
@@ -314,7 +317,7 @@ def test_other_input_is_refused_by_name(x):
 
 def test_a_configuration_is_json():
     config = GlowConfig()
-    assert config == GlowConfig(shape=(3, 32, 32), levels=3, steps=8, filters=400)
+    assert config == GlowConfig(shape=(3, 32, 32), levels=3, steps=8, filters=400, opening=0.0)
     read = json.loads(json.dumps(asdict(config)))
     assert GlowConfig(**{**read, "shape": tuple(read["shape"])}) == config
     assert Glow.kind == "glow"

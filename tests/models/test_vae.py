@@ -210,6 +210,22 @@ def test_what_the_encoder_alone_decides_is_found_in_double_precision(config):
     assert model.dtype() == torch.float32, "the model itself is left as it was"
 
 
+@each_model
+def test_the_likeliest_draw_is_found_in_double_precision(config):
+    only = replace(config, draws=1)
+    found, exact = (model.measure(images(only, 5)) for model in (BetaVAE(only), BetaVAE(only).double()))
+    same(found, exact, rtol=1e-12, atol=1e-12)
+
+    model, x = BetaVAE(config, seed=2), images(config, 5)
+    with torch.no_grad():
+        for parameter in model.decoder.first.parameters():
+            parameter *= 1_000  # so that nearby draws are far apart in likelihood, and iwae is one of them
+        found, exact = model.measure(x), model.double().measure(x)
+    alone = exact["iwae"] - exact["distortion"] + exact["rate"] > 100  # no other draw is heard
+    assert alone.any()
+    torch.testing.assert_close(found["iwae"][alone], exact["iwae"][alone], rtol=1e-12, atol=1e-9)
+
+
 @pytest.mark.parametrize("config", [TINY, SHAPES[0], VAEConfig(depth=8)])
 def test_an_image_has_the_same_statistics_to_the_bit_alone_and_in_any_batch_and_order(config):
     model, x = BetaVAE(config), images(config, 9)

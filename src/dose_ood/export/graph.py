@@ -161,6 +161,14 @@ class Value:
         """The least along an axis."""
         return self.map("ReduceMin", {"axes": [axis], "keepdims": 0})
 
+    def highest_at(self, axis: int) -> "Value":
+        """The position of the greatest along an axis, which is left with length 1."""
+        return self.graph.nodes("ArgMax", [self], [INT64], {"axis": axis, "keepdims": 1})[0]
+
+    def equals(self, other: Operand) -> "Value":
+        """Where the two are the same."""
+        return self.graph.nodes("Equal", [self, self.lift(other)], [BOOL])[0]
+
     def log_sum_exp(self, axis: int) -> "Value":
         """log Σ exp along the last axis, without overflow."""
         top = self.map("ReduceMax", {"axes": [axis], "keepdims": 1})

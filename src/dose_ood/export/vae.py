@@ -1,4 +1,4 @@
-"""The β-VAE as a graph: the decoder in float32, all else in float64, as `BetaVAE.measure` has it."""
+"""The β-VAE as a graph: the decoder in float32 but for the likeliest draw, all else in float64, as `measure` has it."""
 
 import math
 
@@ -35,10 +35,14 @@ def vae_statistics(model: BetaVAE, images: Value, noise: Value) -> dict[str, Val
     z = mean + log_scale.map("Exp") * noise
     log_q = -((0.5 * (noise.square() + LOG_2PI) + log_scale).sum(2))
     log_r = _log_prior(model.prior, z)
-    outputs = _decoded(model.decoder, z.reshape(-1, latent).cast(FLOAT32))
     channels, height, width = model.config.shape
-    by_draw = outputs.reshape(-1, draws, channels * model.likelihood.outputs, height, width).cast(FLOAT64)
-    log_p = log_likelihood(model.likelihood, images, by_draw)
+    outputs = channels * model.likelihood.outputs
+    every = _decoded(model.decoder, z.reshape(-1, latent).cast(FLOAT32)).cast(FLOAT64)
+    log_p = log_likelihood(model.likelihood, images, every.reshape(-1, draws, outputs, height, width))
+    best = log_p.highest_at(1).equals(np.arange(draws))
+    likeliest = _exactly_decoded(model.decoder, best.expand(2).where(z, 0.0).sum(1))
+    exact = log_likelihood(model.likelihood, images, likeliest.reshape(-1, 1, outputs, height, width))
+    log_p = best.where(exact, log_p)
     xent, ent = -(log_r.sum(1) / draws), -(log_q.sum(1) / draws)
     return {
         "xent": xent,
@@ -55,24 +59,19 @@ def _encoded(encoder: Encoder, images: Value, shape: tuple[int, int, int]) -> Va
     pixels = images.transpose(0, 2, 3, 1).reshape(-1, math.prod(size), channels)
     x = (pixels.cast(FLOAT64) + 0.5) / (LEVELS / 2) - 1.0
     for layer in encoder.layers:
-        x, size = _exact_convolution(layer, x, size)
+        x, size = _exactly(layer, x, size)
         x = _leaky(x, encoder.slope)
     kernel = _array(encoder.latent.weight).transpose(2, 3, 1, 0)
     return x.map("Flatten") @ _exact(x, kernel.reshape(-1, kernel.shape[-1])) + _array(encoder.latent.bias)
 
 
-def _exact_convolution(layer: nn.Module, x: Value, size: Size) -> tuple[Value, Size]:
-    """Of pixels (n, height · width, channels), and the new size: in float64, where onnxruntime has no convolution.
+def _exactly(layer: nn.Module, x: Value, size: Size) -> tuple[Value, Size]:
+    """A layer of pixels (n, height · width, channels), and the new size: in float64, where onnxruntime has none.
 
     It is a sum of matrix products, one for each row of the kernel: for all of it at once the pixels would be there 25
     times.
     """
-    if not isinstance(layer, nn.Conv2d):
-        raise InputError(f"expected a convolution, got {type(layer).__name__}")
-    kernel = _array(layer.weight).transpose(2, 3, 1, 0)
-    margin, stride = int(layer.padding[0]), layer.stride[0]
-    pixels = np.pad(np.arange(math.prod(size)).reshape(size), margin, constant_values=math.prod(size))
-    seen = np.lib.stride_tricks.sliding_window_view(pixels, kernel.shape[:2])[::stride, ::stride]
+    kernel, bias, seen = _windows(layer, size)
     height, width = seen.shape[:2]
     padded, places = x.zero_after(1), height * width
 
@@ -81,7 +80,26 @@ def _exact_convolution(layer: nn.Module, x: Value, size: Size) -> tuple[Value, S
         under = padded.take(seen[:, :, number].reshape(places, -1), 1)
         return under.reshape(-1, places, len(weight)) @ _exact(x, weight)
 
-    return total([row(number) for number in range(len(kernel))]) + _array(layer.bias), (height, width)
+    return total([row(number) for number in range(len(kernel))]) + bias, (height, width)
+
+
+def _windows(layer: nn.Module, size: Size) -> tuple[Array, Array, NDArray[np.int64]]:
+    """Kernel (height, width, inputs, outputs), bias, and the pixels seen at each place; one past the last is a 0."""
+    pixels, nothing = np.arange(math.prod(size)).reshape(size), math.prod(size)
+    if isinstance(layer, nn.Conv2d):
+        kernel, stride = _array(layer.weight).transpose(2, 3, 1, 0), layer.stride[0]
+        margins = [(int(side), int(side)) for side in layer.padding]
+    elif isinstance(layer, nn.ConvTranspose2d):  # a convolution of pixels that have zeros between them
+        kernel, stride = _array(layer.weight).transpose(2, 3, 0, 1)[::-1, ::-1], 1
+        apart = np.full([layer.stride[0] * (side - 1) + 1 for side in size], nothing)
+        apart[:: layer.stride[0], :: layer.stride[0]] = pixels
+        pixels, before = apart, [KERNEL - 1 - int(side) for side in layer.padding]
+        margins = [(side, side + more) for side, more in zip(before, layer.output_padding, strict=True)]
+    else:
+        raise InputError(f"expected a layer that can be exported, got {type(layer).__name__}")
+    padded = np.pad(pixels, margins, constant_values=nothing)
+    seen = np.lib.stride_tricks.sliding_window_view(padded, kernel.shape[:2])[::stride, ::stride]
+    return kernel, _array(layer.bias), seen
 
 
 def _exact(x: Value, weight: Array) -> Value:
@@ -99,6 +117,18 @@ def _decoded(decoder: Decoder, z: Value) -> Value:
     for layer in decoder.layers:
         x = _leaky(_convolution(layer, x), decoder.slope)
     return x.convolved(_array(decoder.last.weight), _array(decoder.last.bias), 1, KERNEL // 2)
+
+
+def _exactly_decoded(decoder: Decoder, z: Value) -> Value:
+    """Shape (rows, outputs, height, width), float64."""
+    size, channels = decoder.block[:2], decoder.block[2]
+    x = _leaky(z @ _exact(z, _array(decoder.first.weight).T) + _array(decoder.first.bias), decoder.slope)
+    x = x.reshape(-1, math.prod(size), channels)
+    for layer in decoder.layers:
+        x, size = _exactly(layer, x, size)
+        x = _leaky(x, decoder.slope)
+    x, size = _exactly(decoder.last, x, size)
+    return x.transpose(0, 2, 1).reshape(-1, decoder.last.out_channels, *size)
 
 
 def _convolution(layer: nn.Module, x: Value) -> Value:

@@ -16,8 +16,6 @@ from torch.nn import functional
 from dose_ood.errors import InputError
 
 TAPS = 9  # of a 3×3 convolution
-OPEN = 2.0  # a coupling's scale is σ(· + OPEN) / σ(OPEN)
-LOG_MOST = math.log1p(math.exp(-OPEN))  # the logarithm of its largest scale
 CLOSED = -80.0  # below, σ would be 0 in single precision
 Mapped: TypeAlias = tuple[Tensor, Tensor]  # what a layer makes of a batch, and the log-determinants
 
@@ -96,8 +94,9 @@ class AffineCoupling(nn.Module):
     """The first half a of the channels sets scale and shift of the second half b: (a, b) → (a, exp(s(a)) b + t(a)).
 
     The network behind s and t is three convolutions (3×3, 1×1, 3×3) with ReLUs between. The last one starts at zero,
-    which makes the layer the identity, as exp(s) = σ(· + 2) / σ(2). A scale is 1.14 at most: steps that may each expand
-    a value by more than that make some of a batch explode, early in training, by many orders of magnitude.
+    which makes the layer the identity, as exp(s) = σ(· + o) / σ(o) with o the `opening`. A scale is 1 + e⁻ᵒ at most:
+    steps that may each expand a value by much more than 2 make some of a batch explode, early in training, by many
+    orders of magnitude.
 
     Convolutions are held as matrices, the 3×3 taps line by line and the channels of each together: `hidden1`
     (9 a + 1, filters) and `hidden2` (filters + 1, filters), whose last rows are biases, and `last` (9 · 2 b, filters).
@@ -107,17 +106,22 @@ class AffineCoupling(nn.Module):
     *Density estimation using Real NVP (Dinh et al., 2017)*
     """
 
-    def __init__(self, channels: int, filters: int, random: np.random.Generator) -> None:
+    def __init__(self, channels: int, filters: int, opening: float, random: np.random.Generator) -> None:
         super().__init__()
         if channels < 2:
             raise InputError(f"a coupling needs at least 2 channels, got {channels}")
-        self.kept = kept_of(channels)
+        self.kept, self.opening = kept_of(channels), opening
         inputs = TAPS * self.kept
         self.hidden1 = nn.Parameter(_he(inputs, filters, random))
         self.hidden2 = nn.Parameter(_he(filters, filters, random))
         outputs = 2 * (channels - self.kept)
         self.last = nn.Parameter(torch.zeros(TAPS * outputs, filters))
         self.last_bias = nn.Parameter(torch.zeros(outputs))
+
+    @property
+    def log_most(self) -> float:
+        """The logarithm of its largest scale."""
+        return math.log1p(math.exp(-self.opening))
 
     def weights(self) -> tuple[Tensor, Tensor, Tensor]:
         """The three convolutions, without biases."""
@@ -133,7 +137,7 @@ class AffineCoupling(nn.Module):
         x = functional.conv2d(x, second, self.hidden2[-1]).relu()
         x = functional.conv_transpose2d(x, third, self.last_bias, padding=1)
         shift, raw = x.permute(0, 2, 3, 1).chunk(2, dim=-1)
-        return shift, functional.logsigmoid((raw + OPEN).clamp(min=CLOSED)) + LOG_MOST
+        return shift, functional.logsigmoid((raw + self.opening).clamp(min=CLOSED)) + self.log_most
 
     def forward(self, x: Tensor) -> Mapped:
         """Scale and shift the second half."""
@@ -190,11 +194,11 @@ class Split(nn.Module):
 class Step(nn.Module):
     """One step of the flow: ActNorm, invertible 1×1 convolution, affine coupling."""
 
-    def __init__(self, channels: int, filters: int, random: np.random.Generator) -> None:
+    def __init__(self, channels: int, filters: int, opening: float, random: np.random.Generator) -> None:
         super().__init__()
         self.norm = ActNorm(channels)
         self.mix = Invertible1x1(channels, random)
-        self.coupling = AffineCoupling(channels, filters, random)
+        self.coupling = AffineCoupling(channels, filters, opening, random)
 
     def forward(self, x: Tensor) -> Mapped:
         """The three layers, one after the other."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dose_ood.models.bijectors import CLOSED, LOG_MOST, OPEN, TAPS, Mapped, Step, kept_of, lu_weights, same_for_all
+from dose_ood.models.bijectors import CLOSED, TAPS, Mapped, Step, kept_of, lu_weights, same_for_all
 from dose_ood.models.parallel import at_once, workers
 
 LEAST_IMAGES = 4  # of a batch, that a thread works on
@@ -28,11 +28,11 @@ class Folded:
     ----------
     matrices
         ActNorm, 1×1 convolution and the coupling's largest scale in one, shape (steps, c, c + 1): one of them times
-        (x, 1) is W exp(s) (x − m), its second half times 1 / σ(2).
+        (x, 1) is W exp(s) (x − m), its second half times 1 / σ(opening).
     log_det
         The log-determinant of all of them together, for each pixel, in float64.
     weights
-        Those of the coupling networks, four for each step; the last bias is a column and includes the 2 of σ(· + 2).
+        Those of the coupling networks, four for each step; the last bias is a column and includes the opening.
     """
 
     matrices: Tensor
@@ -45,13 +45,13 @@ def fold(steps: Sequence[Step]) -> Folded:
     scales = torch.stack([step.norm.log_scale for step in steps]).double()
     means = torch.stack([step.norm.mean for step in steps]).double()
     diagonals = torch.stack([step.mix.log_diagonal for step in steps]).double()
+    nets = [step.coupling for step in steps]
     most = torch.zeros_like(scales[0])
-    most[kept_of(len(most)) :] = LOG_MOST
+    most[kept_of(len(most)) :] = nets[0].log_most
     mixed = lu_weights([step.mix for step in steps]) * scales.exp()[:, None, :] * most.exp()[:, None]
     matrices = torch.cat([mixed, -(mixed @ means[:, :, None])], dim=2)
-    nets = [step.coupling for step in steps]
     opening = torch.zeros_like(nets[0].last_bias)
-    opening[len(opening) // 2 :] = OPEN
+    opening[len(opening) // 2 :] = nets[0].opening
     biases = (torch.stack([net.last_bias for net in nets]) + opening)[:, :, None].unbind()
     weights = tuple(w for net, b in zip(nets, biases, strict=True) for w in (net.hidden1, net.hidden2, net.last, b))
     log_det = scales.sum() + diagonals.sum() + len(steps) * most.sum()

@@ -17,6 +17,7 @@ from dose_ood.models.parallel import at_once, workers
 from dose_ood.noise import content_uniform, generator
 
 AT_ONCE = 64  # images that a thread measures together
+WIDEST = 10  # an opening beyond it leaves a scale nothing to do, or lets the flow explode
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,15 @@ class GlowConfig:
         Steps of the flow in each level.
     filters
         Width of the coupling networks.
+    opening
+        A coupling scales by σ(· + opening) / σ(opening): by 1 at first, and by 1 + exp(−opening) at most.
     """
 
     shape: tuple[int, int, int] = (3, 32, 32)
     levels: int = 3
     steps: int = 8
     filters: int = 400
+    opening: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse by name what no model can be built from."""
@@ -48,6 +52,9 @@ class GlowConfig:
         for name in ("levels", "steps", "filters"):
             if not _is_count(getattr(self, name)):
                 raise InputError(f"{name} must be a whole number from 1, got {getattr(self, name)!r}")
+        opening: object = self.opening
+        if not isinstance(opening, int | float) or not abs(opening) <= WIDEST:
+            raise InputError(f"opening must be a number from {-WIDEST} to {WIDEST}, got {opening!r}")
         for number, level in enumerate(_plan(self)):
             if level.channels < 2:
                 raise InputError(
@@ -169,10 +176,10 @@ class Glow(nn.Module):
         super().__init__()
         self.config = config
         random = generator("glow weights", seed)
+        step_of = partial(Step, filters=config.filters, opening=config.opening, random=random)
         self.split = Split()
         self.levels = nn.ModuleList(
-            Level(shape.block, [Step(shape.channels, config.filters, random) for _ in range(config.steps)])
-            for shape in _plan(config)
+            Level(shape.block, [step_of(shape.channels) for _ in range(config.steps)]) for shape in _plan(config)
         )
 
     @torch.no_grad()

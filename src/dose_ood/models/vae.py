@@ -171,32 +171,35 @@ class BetaVAE(nn.Module):
         grey levels are larger by `likelihood.log_volume`, a function of the image that no model has a part in: the
         darker or whiter an image, the larger. Losses in training, and bits per dimension, are those of grey levels.
 
-        The encoder works in float64: far from what the model knows, the likelihood falls so steeply in z that the
-        rounding of float32 would show. Images go through the network one at a time, each with all its draws. So many
-        rows keep a processor busy and few enough stay in its cache, and the same image meets the same shapes, and
-        rounding, in any batch.
+        The encoder works in float64, and the decoder once more, on the draw of the largest likelihood: far from what
+        the model knows, the likelihood falls so steeply in z that iwae is that draw's alone, and an SVM sees the
+        rounding of float32 in it. Images go through the network one at a time, each with all its draws. So many rows
+        keep a processor busy and few enough stay in its cache, and the same image meets the same shapes, and rounding,
+        in any batch.
         """
         self._check(x)
         x = x.contiguous()
-        threads, encoder = workers(len(x), least=1), copy.deepcopy(self.encoder).double()
-        jobs = [partial(self._measure_each, encoder, part) for part in torch.tensor_split(x, threads)]
+        threads, exact = workers(len(x), least=1), copy.deepcopy(self).double()
+        jobs = [partial(self._measure_each, exact, part) for part in torch.tensor_split(x, threads)]
         parts = at_once(jobs, threads)
         rows = [row for part in parts for row in part]
         names = ("xent", "ent", "rate", "distortion", "iwae")
         return {name: torch.stack([row[name] for row in rows]) if rows else _no_rows(x) for name in names}
 
-    def _measure_each(self, encoder: "Encoder", x: Tensor) -> list[dict[str, Tensor]]:
+    def _measure_each(self, exact: "BetaVAE", x: Tensor) -> list[dict[str, Tensor]]:
         noise = torch.from_numpy(content_normal(x.cpu().numpy(), self.config.draws, (self.config.latent,)))
-        return [self._measure_one(encoder, image, draws) for image, draws in zip(x, noise, strict=True)]
+        return [self._measure_one(exact, image, draws) for image, draws in zip(x, noise, strict=True)]
 
-    def _measure_one(self, encoder: "Encoder", image: Tensor, noise: Tensor) -> dict[str, Tensor]:
-        volume = self.likelihood.log_volume(image[None])[:, None]
-        found = estimate(
-            encoder.posterior(image[None]),
-            noise[None].to(image.device),
-            lambda z: self.log_likelihood(image[None], z, torch.float64) - volume,
-            self.prior.log_prob,
-        )
+    def _measure_one(self, exact: "BetaVAE", image: Tensor, noise: Tensor) -> dict[str, Tensor]:
+        x, volume = image[None], self.likelihood.log_volume(image[None])[:, None]
+
+        def log_likelihood(z: Tensor) -> Tensor:
+            found = self.log_likelihood(x, z, torch.float64)
+            best = found.argmax(1)
+            found[:, best] = exact.log_likelihood(x, z[:, best], torch.float64)
+            return found - volume
+
+        found = estimate(exact.encoder.posterior(x), noise[None].to(x.device), log_likelihood, self.prior.log_prob)
         return {name: value[0] for name, value in found.items()}
 
     def objective(
@@ -354,7 +357,8 @@ class Decoder(nn.Module):
         if config.decoder == "reference":
             layers = [same(2 * depth, 2 * depth), *layers, same(depth, depth)]
         self.layers = nn.ModuleList(layers)
-        self.last = _initialised(nn.Conv2d(depth, outputs, KERNEL, device=LATER), depth * KERNEL**2, 1.0, random)
+        to_pixels = nn.Conv2d(depth, outputs, KERNEL, padding=KERNEL // 2, device=LATER)
+        self.last = _initialised(to_pixels, depth * KERNEL**2, 1.0, random)
 
     def forward(self, z: Tensor) -> Tensor:
         """Shape (rows, outputs, height, width) for latents of shape (rows, d)."""
