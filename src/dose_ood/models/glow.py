@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dose_ood.errors import InputError
 from dose_ood.models.bijectors import Split, Squeeze, Step, kept_of
+from dose_ood.models.checks import check_counts, check_images, check_shape
 from dose_ood.models.distributions import LEVELS, LOG_2PI
 from dose_ood.models.fused import LEAST_IMAGES, Folded, FusedSteps, fold
 from dose_ood.models.parallel import at_once, workers
@@ -46,25 +47,17 @@ class GlowConfig:
 
     def __post_init__(self) -> None:
         """Refuse by name what no model can be built from."""
-        shape: object = self.shape
-        if not isinstance(shape, tuple) or len(shape) != 3 or not all(_is_count(size) for size in shape):
-            raise InputError(f"shape must be (channels, height, width), got {shape!r}")
-        for name in ("levels", "steps", "filters"):
-            if not _is_count(getattr(self, name)):
-                raise InputError(f"{name} must be a whole number from 1, got {getattr(self, name)!r}")
+        check_shape(self.shape)
+        check_counts(self, "levels", "steps", "filters")
         opening: object = self.opening
         if not isinstance(opening, int | float) or not abs(opening) <= WIDEST:
             raise InputError(f"opening must be a number from {-WIDEST} to {WIDEST}, got {opening!r}")
         for number, level in enumerate(_plan(self)):
             if level.channels < 2:
                 raise InputError(
-                    f"shape {shape} with {self.levels} levels leaves level {number} 1 channel of {level.height}×"
+                    f"shape {self.shape} with {self.levels} levels leaves level {number} 1 channel of {level.height}×"
                     f"{level.width}, and a coupling needs 2: take fewer levels or images with even sides"
                 )
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 @dataclass(frozen=True)
@@ -313,12 +306,12 @@ class Glow(nn.Module):
         return self._encode(self._with_content_noise(x), folded)
 
     def _with_content_noise(self, x: Tensor) -> Tensor:
-        self._check(x)
+        check_images(x, self.config.shape)
         noise = content_uniform(x.contiguous().cpu().numpy(), self.config.shape)
         return x + torch.from_numpy(noise).to(x.device)
 
     def _dequantised(self, x: Tensor, noise: torch.Generator, share: tuple[int, int]) -> Tensor:
-        self._check(x)
+        check_images(x, self.config.shape)
         rank, world = share
         dtype = next(self.parameters()).dtype
         everyone = torch.rand(len(x) * world, *x.shape[1:], generator=noise, device=noise.device, dtype=dtype)
@@ -327,11 +320,6 @@ class Glow(nn.Module):
     def _require_initialised(self) -> None:
         if not all(step.norm.initialised for level in self._each_level() for step in level.each_step()):
             raise InputError("this Glow is not initialised: train it, or load trained weights, first")
-
-    def _check(self, x: Tensor) -> None:
-        if x.dtype != torch.uint8 or x.ndim != 4 or x.shape[1:] != self.config.shape:
-            expected = ", ".join(map(str, self.config.shape))
-            raise InputError(f"expected uint8 images of shape (n, {expected}), got {x.dtype} of {tuple(x.shape)}")
 
 
 def _sum(levels: Sequence[Tensor]) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dose_ood.errors import InputError
+from dose_ood.models.checks import check_counts, check_images, check_shape
 from dose_ood.models.distributions import (
     LEVELS,
     SMALLEST_SCALE,
@@ -78,12 +79,8 @@ class VAEConfig:
 
     def __post_init__(self) -> None:
         """Refuse by name what no model can be built from."""
-        shape: object = self.shape
-        if not isinstance(shape, tuple) or len(shape) != 3 or not all(_is_count(size) for size in shape):
-            raise InputError(f"shape must be (channels, height, width), got {shape!r}")
-        for name in ("latent", "depth", "components", "draws"):
-            if not _is_count(getattr(self, name)):
-                raise InputError(f"{name} must be a whole number from 1, got {getattr(self, name)!r}")
+        check_shape(self.shape)
+        check_counts(self, "latent", "depth", "components", "draws")
         for name, kinds in (("decoder", DecoderKind), ("likelihood", LikelihoodKind), ("scale_kind", ScaleKind)):
             if getattr(self, name) not in get_args(kinds):
                 raise InputError(f"{name} must be one of {', '.join(get_args(kinds))}, got {getattr(self, name)!r}")
@@ -91,10 +88,6 @@ class VAEConfig:
             value: object = getattr(self, name)
             if not isinstance(value, int | float) or not least <= value < math.inf:
                 raise InputError(f"{name} must be a number from {least:g}, got {value!r}")
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def estimate(
@@ -177,7 +170,7 @@ class BetaVAE(nn.Module):
         keep a processor busy and few enough stay in its cache, and the same image meets the same shapes, and rounding,
         in any batch.
         """
-        self._check(x)
+        check_images(x, self.config.shape)
         x = x.contiguous()
         threads, exact = workers(len(x), least=1), copy.deepcopy(self).double()
         jobs = [partial(self._measure_each, exact, part) for part in torch.tensor_split(x, threads)]
@@ -231,7 +224,7 @@ class BetaVAE(nn.Module):
         share
             (rank, world): the images are this one of so many equal and adjacent parts of a batch.
         """
-        self._check(x)
+        check_images(x, self.config.shape)
         rank, world = share
         rows, own = len(x) * world, slice(rank * len(x), (rank + 1) * len(x))
         dtype = self.dtype()
@@ -265,7 +258,7 @@ class BetaVAE(nn.Module):
 
     def reconstruct(self, x: Tensor) -> Tensor:
         """The middle of what the decoder says of the posterior's mean, uint8."""
-        self._check(x)
+        check_images(x, self.config.shape)
         with torch.no_grad():
             return self.likelihood.middle(self.decoder(self.encoder.posterior(x).mean))
 
@@ -277,11 +270,6 @@ class BetaVAE(nn.Module):
     def dtype(self) -> torch.dtype:
         """The precision of the network, float32 unless it was moved to another."""
         return self.prior.means.dtype
-
-    def _check(self, x: Tensor) -> None:
-        if x.dtype != torch.uint8 or x.ndim != 4 or x.shape[1:] != self.config.shape:
-            expected = ", ".join(map(str, self.config.shape))
-            raise InputError(f"expected uint8 images of shape (n, {expected}), got {x.dtype} of {tuple(x.shape)}")
 
 
 def _no_rows(x: Tensor) -> Tensor:
