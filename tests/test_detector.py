@@ -22,6 +22,7 @@ from dose_ood import (
 )
 from dose_ood.benchmark.metrics import auroc
 from dose_ood.benchmark.toys import gaussian
+from dose_ood.density.registry import LATER
 from dose_ood.errors import DoseWarning
 from dose_ood.noise import generator
 
@@ -159,8 +160,9 @@ def test_a_signed_forgery_is_refused_by_name(tables, tmp_path):
     for name in good.tensors["estimator"]:
         changed = {k: v for k, v in good.tensors["estimator"].items() if k != name}
         storage.save(tmp_path / "f", good.document, {"estimator": changed}, kind="detector")
-        with pytest.raises(InputError, match=name):
-            Detector.load(tmp_path / "f")
+        if name not in LATER:
+            with pytest.raises(InputError, match=name):
+                Detector.load(tmp_path / "f")
         changed[name] = np.zeros((2, 3, 4))
         storage.save(tmp_path / "f", good.document, {"estimator": changed}, kind="detector")
         with pytest.raises(InputError, match=name):

@@ -13,6 +13,7 @@ from dose_ood.decision.conformal import check_share, p_values, threshold
 from dose_ood.decision.memorisation import Memorisation, ScoreBins, expected_calibration_error, score_bins
 from dose_ood.errors import DoseWarning, InputError
 
+QUANTILES = 129  # of each statistic of held-out rows, from the lowest to the highest: what a histogram needs
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
@@ -64,7 +65,7 @@ class DensityOfStates(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  
         self.train_mean_ = float(scores.mean())
         self.offset_ = threshold(scores, self.discard)
         self.calibration_scores_ = np.empty(0)
-        self.calibration_contributions_ = np.empty((0, rows.shape[1]))
+        self.calibration_contributions_ = self.calibration_quantiles_ = np.empty((0, rows.shape[1]))
         self.ece_ = self.ece_by_chance_ = self.ece_by_chance_95_ = self.ece_p_value_ = np.nan
         return self
 
@@ -76,6 +77,7 @@ class DensityOfStates(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  
         bins = ScoreBins(self.train_edges_, self.train_shares_, self.n_train_)
         found, offset = expected_calibration_error(bins, scores), threshold(scores, self.discard)
         self.calibration_scores_, self.calibration_contributions_ = np.sort(scores), np.sort(contributions, axis=0)
+        self.calibration_quantiles_ = np.quantile(rows, np.linspace(0, 1, QUANTILES), axis=0)
         self.offset_ = offset
         self.ece_, self.ece_p_value_ = found.ece, found.p_value
         self.ece_by_chance_, self.ece_by_chance_95_ = found.by_chance, found.by_chance_95

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dose_ood.decision.conformal import check_share
-from dose_ood.density.base import DensityOfStates
+from dose_ood.density.base import QUANTILES, DensityOfStates
 from dose_ood.density.baselines import WAIC, Likelihood, LikelihoodRatio, Typicality
 from dose_ood.density.kde import ProductKDE
 from dose_ood.density.svm import WhitenedSVM
@@ -36,11 +36,13 @@ COMMON: dict[str, Spec] = {
     "offset_": _NUMBER,
     "calibration_scores_": Spec("float64", ("rows",)),
     "calibration_contributions_": Spec("float64", ("rows", "columns")),
+    "calibration_quantiles_": Spec("float64", ("quantiles", "columns")),
     "ece_": _NUMBER,
     "ece_by_chance_": _NUMBER,
     "ece_by_chance_95_": _NUMBER,
     "ece_p_value_": _NUMBER,
 }
+LATER = ("calibration_quantiles_",)  # which the first detectors that were saved do not have
 LEARNED: dict[str, dict[str, Spec]] = {
     "likelihood": {},
     "typicality": {"mean_": _NUMBER},
@@ -133,6 +135,7 @@ def estimator_from_state(kind: str, params: Mapping[str, Json], tensors: Mapping
         raise InputError(f"kind of estimator must be one of {', '.join(ESTIMATORS)}, got {reprlib.repr(kind)}")
     cls = ESTIMATORS[kind]
     _check_params(cls, params)
+    tensors = _with_later(tensors)
     sizes = check(tensors, COMMON | LEARNED[kind], kind)
     for name, array in tensors.items():
         _check_numbers(name, array, kind)
@@ -142,6 +145,13 @@ def estimator_from_state(kind: str, params: Mapping[str, Json], tensors: Mapping
     _check_common(estimator, sizes["columns"])
     _check_own(estimator)
     return estimator
+
+
+def _with_later(tensors: Mapping[str, Array]) -> dict[str, Array]:
+    """What was saved before held-out quantiles were kept has none."""
+    known = tensors.get("calibration_contributions_")
+    none = np.empty((0, *(() if known is None else known.shape[1:2])))
+    return {**dict.fromkeys(LATER, none), **tensors}
 
 
 def _json(value: object) -> Json:
@@ -194,7 +204,7 @@ def _check_common(estimator: DensityOfStates, columns: int) -> None:
     edges, shares = estimator.train_edges_, estimator.train_shares_
     scores, contributions = estimator.calibration_scores_, estimator.calibration_contributions_
     memorisation = np.array([getattr(estimator, name) for name in _MEMORISATION])
-    held_out = len(scores) > 0
+    held_out, quantiles = len(scores) > 0, estimator.calibration_quantiles_
     rules = {
         "n_features_in_ must be the number of columns of calibration_contributions_": estimator.n_features_in_
         == columns,
@@ -207,6 +217,10 @@ def _check_common(estimator: DensityOfStates, columns: int) -> None:
         "train_shares_ must be shares of 1": bool((shares >= 0).all()) and math.isclose(shares.sum(), 1.0),
         "calibration_scores_ must be sorted": _is_sorted(scores),
         "calibration_contributions_ must be sorted": _is_sorted(contributions),
+        "calibration_quantiles_ must be sorted": _is_sorted(quantiles),
+        f"calibration_quantiles_ must be {QUANTILES} with held-out rows, or none": (
+            len(quantiles) in ((0, QUANTILES) if held_out else (0,))
+        ),
         f"{', '.join(_MEMORISATION)} must be shares with held-out rows, NaN without": bool(
             ((memorisation >= 0) & (memorisation <= 1)).all() if held_out else np.isnan(memorisation).all()
         ),

@@ -8,15 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dose_ood.decision.explain import explain
-from dose_ood.density.kde import ProductKDE
 from dose_ood.detector import Detector
 from dose_ood.service.judge import Images, Verdicts
 
 Vector = NDArray[np.float64]
 
-POINTS = 121  # of a curve
 BINS = 36
-DEPTH = 7.0  # a curve goes down to e^−7 of its height
 TAIL = 0.005  # of held-out rows, which share the first bin so that one outlier does not flatten the rest
 
 
@@ -81,17 +78,18 @@ def finite(value: float) -> float | None:
 
 
 def charts(detector: Detector) -> dict[str, object]:
-    """What samples are drawn on: held-out scores, and for each statistic what the detector knows of its values.
+    """What samples are drawn on: histograms of held-out scores, and of the values of each statistic of held-out data.
 
-    A KDE knows the density of the training data along each statistic. Of other estimators, and of constant columns,
-    the histogram of held-out contributions is drawn.
+    Of a detector that was saved without those values, what each statistic adds to held-out scores.
     """
     estimator = detector.estimator
-    statistics: dict[str, object] = {}
-    for column, name in enumerate(detector.statistics):
-        curve = _density(estimator, column) if isinstance(estimator, ProductKDE) else None
-        held_out = estimator.calibration_contributions_[:, column]
-        statistics[name] = curve or {"of": "contribution", **histogram(held_out)}
+    values, added = estimator.calibration_quantiles_, estimator.calibration_contributions_
+    statistics: dict[str, object] = {
+        name: {"of": "value", **_from_quantiles(values[:, column])}
+        if len(values)
+        else {"of": "contribution", **histogram(added[:, column])}
+        for column, name in enumerate(detector.statistics)
+    }
     return {"score": histogram(estimator.calibration_scores_), "statistics": statistics}
 
 
@@ -104,28 +102,11 @@ def histogram(values: Vector) -> dict[str, object]:
     return {"low": float(edges[0]), "high": float(edges[-1]), "counts": counts.tolist()}
 
 
-def _density(kde: ProductKDE, column: int) -> dict[str, object] | None:
-    """The density of training data along one statistic, None if it is constant."""
-    if kde.slack_[column] >= 0:
-        return None
-
-    def log_density(x: Vector) -> Vector:
-        rows = np.tile(kde.center_, (len(x), 1))
-        rows[:, column] = x
-        found: Vector = kde.contributions(rows)[:, column]
-        return found
-
-    low = high = float(kde.center_[column])
-    reach = float(kde.bandwidth_[column])
-    for _ in range(40):  # until both ends are far below the top
-        low, high = kde.center_[column] - reach, kde.center_[column] + reach
-        heights = log_density(np.linspace(low, high, 4 * POINTS))
-        if max(heights[0], heights[-1]) < heights.max() - 2 * DEPTH:
-            break
-        reach *= 1.6
-    grid = np.linspace(low, high, 4 * POINTS)
-    inside = grid[heights > heights.max() - DEPTH]
-    x = np.linspace(inside[0], inside[-1], POINTS)
-    y = np.exp(log_density(x) - heights.max())
-    top = float(y.max())
-    return {"of": "value", "low": float(x[0]), "high": float(x[-1]), "heights": [round(float(h) / top, 4) for h in y]}
+def _from_quantiles(quantiles: Vector) -> dict[str, object]:
+    """Shares of values, of which evenly spaced quantiles are known, in bins of equal width; the rarest at both ends."""
+    levels, low, high = np.linspace(0, 1, len(quantiles)), quantiles[1], quantiles[-2]
+    if not high > low:
+        low, high = low - 0.5, high + 0.5
+    below = np.interp(np.linspace(low, high, BINS + 1), quantiles, levels)
+    below[0], below[-1] = 0.0, 1.0
+    return {"low": float(low), "high": float(high), "counts": np.diff(below).round(6).tolist()}

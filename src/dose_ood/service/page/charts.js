@@ -40,7 +40,7 @@ export function picture(image, label) {
   return canvas;
 }
 
-// A histogram or a curve from `low` to `high`, with a mark at a value, at the rim if it lies beyond.
+// A histogram from `low` to `high`, with a mark at a value, at the rim if it lies beyond.
 export function distribution(chart, value, cut = null) {
   const width = 200, height = 58;
   const svg = shape("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" });
@@ -49,17 +49,11 @@ export function distribution(chart, value, cut = null) {
   if (value !== null && value > high) high = Math.min(value + 0.04 * reach, high + 0.6 * reach);
   if (value !== null && value < low) low = Math.max(value - 0.04 * reach, low - 0.6 * reach);
   const x = (at) => ((at - low) / (high - low)) * width;
-  if (chart.heights) {
-    const step = reach / (chart.heights.length - 1);
-    const points = chart.heights.map((h, i) => `${x(chart.low + i * step).toFixed(1)},${(height - 2 - h * (height - 8)).toFixed(1)}`);
-    svg.append(shape("path", { class: "area", d: `M${x(chart.low)},${height - 2}L${points.join("L")}L${x(chart.high)},${height - 2}Z` }));
-  } else {
-    const most = Math.max(...chart.counts, 1), step = reach / chart.counts.length;
-    chart.counts.forEach((count, i) => {
-      const tall = (count / most) * (height - 8), left = x(chart.low + i * step);
-      svg.append(shape("rect", { class: "area", x: left, y: height - 2 - tall, width: Math.max(x(chart.low + (i + 1) * step) - left - 0.6, 0.5), height: tall }));
-    });
-  }
+  const most = Math.max(...chart.counts) || 1, step = reach / chart.counts.length;
+  chart.counts.forEach((count, i) => {
+    const tall = (count / most) * (height - 8), left = x(chart.low + i * step);
+    svg.append(shape("rect", { class: "area", x: left, y: height - 2 - tall, width: Math.max(x(chart.low + (i + 1) * step) - left - 0.6, 0.5), height: tall }));
+  });
   svg.append(shape("line", { class: "axis", x1: 0, x2: width, y1: height - 2, y2: height - 2 }));
   if (cut !== null) svg.append(shape("line", { class: "cut", x1: x(cut), x2: x(cut), y1: 4, y2: height - 2 }));
   if (value !== null) {

@@ -144,12 +144,10 @@ function partChart(part, guilty) {
     svg, element("small", {}, beyond ? `${rare}; ${beyond}` : rare));
 }
 
-// What the drawings are: held-out values are not kept in a detector, so a KDE shows the density it learned.
+// What the drawings are: a detector that was saved without held-out values shows what each statistic adds to the score.
 function note(parts) {
-  const kinds = new Set(parts.map((part) => detector.charts.statistics[part.name].of));
-  const told = [kinds.has("value") ? "curves are the density of training data" : "",
-    kinds.has("contribution") ? "histograms of statistics are what each adds to the score of held-out data" : ""];
-  return `The line is this sample; the score's histogram is of held-out data, ${told.filter(Boolean).join(", ")}.`;
+  const added = parts.some((part) => detector.charts.statistics[part.name].of === "contribution");
+  return `The line is this sample; histograms are of held-out data${added ? ", those of statistics of what each adds to the score" : ""}.`;
 }
 
 // The stream: asked for every two seconds while the page is looked at.
