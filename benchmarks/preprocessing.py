@@ -1,4 +1,4 @@
-"""What a model's statistics make of things done to images before they are shown: flips, crops, JPEG, sharpening.
+"""What a model's statistics make of things done to images before they are shown: flips, crops, JPEG, sharpening, noise.
 
     DOSE_DATA=… python benchmarks/preprocessing.py results/celeba runs/celeba-glow-0 celeba --output FILE
 
@@ -28,9 +28,11 @@ from dose_ood.data.images import read_images
 from dose_ood.data.shifts import SHIFTS
 from dose_ood.measure import measure
 from dose_ood.models.registry import load_model
+from dose_ood.noise import generator
 from dose_ood.study.sets import Images
 
 ROWS = 1_000
+OFF = (0.125, 0.25, 0.5)
 Change = Callable[[Image.Image], Image.Image]
 
 
@@ -65,10 +67,20 @@ CHANGES: dict[str, Change] = {
 }
 
 
+def off_by_one(images: Images, share: float) -> Images:
+    """A share of the values, drawn at random, one grey level up or down: what a second rounding does."""
+    moves = generator("grey levels off").choice([-1, 0, 1], images.shape, p=[share / 2, 1 - share, share / 2])
+    return np.clip(images + moves, 0, 255).astype(np.uint8)
+
+
 def changed(images: Images) -> dict[str, Images]:
     """The images as they are, flipped, and changed in each of the ways, all in shape (n, c, h, w)."""
     found = {"as they are": images, "flipped left to right": SHIFTS["hflip"](images, 0)}
     found["upside down"] = SHIFTS["vflip"](images, 0)
+    for share in OFF:
+        found[f"{share:.1%} of the values one grey level off"] = off_by_one(images, share)
+        found[f"flipped, and {share:.1%} off"] = off_by_one(found["flipped left to right"], share)
+        found[f"upside down, and {share:.1%} off"] = off_by_one(found["upside down"], share)
     pictures = [Image.fromarray(image.squeeze(0) if len(image) == 1 else image.transpose(1, 2, 0)) for image in images]
     for name, change in CHANGES.items():
         arrays = np.stack([np.asarray(change(picture)) for picture in pictures])
@@ -93,6 +105,7 @@ def main() -> None:
     for name, images in track(changed(read_images(f"{options.data}:test")[:ROWS]).items(), "measuring"):
         table = measure(model, images).select(names)
         row: dict[str, str | float] = {"images": name, "likelihood": auroc(test[likelihood], table[likelihood])}
+        row["TT"] = auroc(*(-np.abs(each[likelihood] - train[likelihood].mean()) for each in (test, table)))
         for density, fitted in densities.items():
             row[density] = auroc(fitted.score_samples(test.values), fitted.score_samples(table.values))
         for statistic in names:  # in standard deviations of the test set
