@@ -70,7 +70,8 @@ CHANGES: dict[str, Change] = {
 def off_by_one(images: Images, share: float) -> Images:
     """A share of the values, drawn at random, one grey level up or down: what a second rounding does."""
     moves = generator("grey levels off").choice([-1, 0, 1], images.shape, p=[share / 2, 1 - share, share / 2])
-    return np.clip(images + moves, 0, 255).astype(np.uint8)
+    moved: Images = np.clip(images + moves, 0, 255).astype(np.uint8)
+    return moved
 
 
 def changed(images: Images) -> dict[str, Images]:
