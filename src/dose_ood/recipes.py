@@ -178,7 +178,7 @@ class GlowRecipe(Recipe[Glow]):
     filters: int = 400
     levels: int = 3
     steps: int = 8
-    opening: float = 0.0
+    opening: float = 2.0
     warm_up_epochs: int = 10
     least_warm_up: int = 500
     cool_down: float = 0.0
@@ -253,6 +253,7 @@ GLOW_RECIPES: dict[str, GlowRecipe] = {
         batch=32,
         rate=1.2e-2,
         filters=64,
+        opening=0.0,
         warm_up_epochs=1,
         least_warm_up=1_400,
         cool_down=0.5,

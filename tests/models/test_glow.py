@@ -317,7 +317,7 @@ def test_other_input_is_refused_by_name(x):
 
 def test_a_configuration_is_json():
     config = GlowConfig()
-    assert config == GlowConfig(shape=(3, 32, 32), levels=3, steps=8, filters=400, opening=0.0)
+    assert config == GlowConfig(shape=(3, 32, 32), levels=3, steps=8, filters=400, opening=2.0)
     read = json.loads(json.dumps(asdict(config)))
     assert GlowConfig(**{**read, "shape": tuple(read["shape"])}) == config
     assert Glow.kind == "glow"

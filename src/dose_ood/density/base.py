@@ -77,7 +77,8 @@ class DensityOfStates(OutlierMixin, BaseEstimator, ABC):  # type: ignore[misc]  
         bins = ScoreBins(self.train_edges_, self.train_shares_, self.n_train_)
         found, offset = expected_calibration_error(bins, scores), threshold(scores, self.discard)
         self.calibration_scores_, self.calibration_contributions_ = np.sort(scores), np.sort(contributions, axis=0)
-        self.calibration_quantiles_ = np.quantile(rows, np.linspace(0, 1, QUANTILES), axis=0)
+        # Values that occurred: what lies between two of them could overflow.
+        self.calibration_quantiles_ = np.quantile(rows, np.linspace(0, 1, QUANTILES), axis=0, method="inverted_cdf")
         self.offset_ = offset
         self.ece_, self.ece_p_value_ = found.ece, found.p_value
         self.ece_by_chance_, self.ece_by_chance_95_ = found.by_chance, found.by_chance_95

@@ -43,7 +43,7 @@ class GlowConfig:
     levels: int = 3
     steps: int = 8
     filters: int = 400
-    opening: float = 0.0
+    opening: float = 2.0
 
     def __post_init__(self) -> None:
         """Refuse by name what no model can be built from."""
