@@ -319,7 +319,7 @@ def test_every_recipe_knows_its_model(size):
     assert vae.config("mnist", (1, 28, 28), "logit_normal").likelihood == "logit_normal"
     assert glow.config("cifar10", (3, 32, 32), None).filters == glow.filters
     assert vae.beta_of(vae.epochs - 1) == 1.0, "training ends with the ELBO"
-    assert glow.learning_rate(glow.steps_in_all(700) // 2, 700) == glow.rate == 1e-3
+    assert glow.learning_rate(glow.steps_in_all(700) // 2, 700) == glow.rate
 
 
 def test_the_papers_recipes_are_the_papers():
@@ -327,7 +327,7 @@ def test_the_papers_recipes_are_the_papers():
     assert (vae.epochs, vae.rate, vae.halve_rate_steps, vae.samples) == (50, 1e-4, 10_000, 16)
     assert (vae.burn_in_epochs, vae.beta, vae.halve_beta_epochs, vae.optimiser) == (1, 100.0, 3, "adam")
     assert (glow.epochs, glow.rate, glow.warm_up_epochs, glow.l2, glow.optimiser) == (250, 1e-3, 10, 0.05, "adamax")
-    assert (glow.levels, glow.steps, glow.filters) == (3, 8, 400)
+    assert (glow.levels, glow.steps, glow.filters, glow.opening) == (3, 8, 400, 2.0)
 
 
 def real(kind):
