@@ -1,6 +1,9 @@
-"""What several benchmarks share: a table to measure with, and a table to print."""
+"""What several benchmarks share: a table to measure with, a file to go on with, and a table to print."""
 
+import argparse
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +25,14 @@ def rows_like_statistics(rows: int, seed: int = 0, shift: float = 0.0) -> NDArra
         -806 - 90 * skewed + 15 * base[:, 3] - 2 * base[:, 4] ** 2,
     ]
     return np.stack(columns, axis=1)
+
+
+def kept_so_far(description: str | None) -> tuple[Path, list[dict[str, str | float]]]:
+    """The JSON file that the command line names, and the rows that an earlier run has left there."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, required=True)
+    output: Path = parser.parse_args().output
+    return output, json.loads(output.read_text(encoding="utf-8"))["rows"] if output.exists() else []
 
 
 def show(console: Console, title: str, rows: Sequence[Mapping[str, str | float | None]]) -> None:

@@ -5,7 +5,6 @@
 The rate rises over the epoch and falls over its last 30 %, so that its peak is three quarters of what is written.
 """
 
-import argparse
 import json
 import tempfile
 from dataclasses import replace
@@ -15,6 +14,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from common import kept_so_far
 from dose_ood.data.images import read_images, split
 from dose_ood.measure import measure
 from dose_ood.models.glow import Glow
@@ -24,7 +24,7 @@ from dose_ood.train import train
 DATA, ROWS = "cifar10", 500
 EPOCH = replace(GLOW_RECIPES["cpu"], epochs=1, least_steps=0, cool_down=0.3)
 TRIED = [(0.0, 1e-3), (0.0, 2e-3), (0.0, 4e-3), (0.0, 8e-3), (0.0, 16e-3), (2.0, 4e-3), (-1.0, 1e-3), (-1.0, 12e-3)]
-Row = dict[str, float]
+Row = dict[str, str | float]
 
 
 def try_out(opening: float, rate: float) -> Row:
@@ -46,11 +46,8 @@ def try_out(opening: float, rate: float) -> Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, required=True)
-    output: Path = parser.parse_args().output
+    output, rows = kept_so_far(__doc__)
     torch.set_num_threads(1)
-    rows: list[Row] = json.loads(output.read_text(encoding="utf-8"))["rows"] if output.exists() else []
     for opening, rate in TRIED:
         if (opening, rate) not in {(row["opening"], row["rate"]) for row in rows}:
             rows.append(try_out(opening, rate))
@@ -58,7 +55,7 @@ def main() -> None:
             output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     grid = Table(*rows[0])
     for row in rows:
-        grid.add_row(*(f"{value:.4g}" for value in row.values()))
+        grid.add_row(*(f"{value:.4g}" for value in row.values() if not isinstance(value, str)))
     Console().print(grid)
 
 

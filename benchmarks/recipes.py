@@ -6,7 +6,6 @@ Every model is trained on the FashionMNIST images that ship with the package (7,
 all of it can be run anywhere. The differences are those of recipes on few images; the cpu recipes follow from them.
 """
 
-import argparse
 import json
 import tempfile
 import time
@@ -20,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from common import kept_so_far
 from dose_ood import Detector, Likelihood, ProductKDE, Statistics, Typicality, WhitenedSVM
 from dose_ood.benchmark.methods import plain
 from dose_ood.benchmark.metrics import auroc
@@ -99,11 +99,8 @@ def try_out(kind: str, name: str, recipe: "Recipe[nn.Module]", images: Images) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, required=True)
-    output: Path = parser.parse_args().output
+    output, rows = kept_so_far(__doc__)
     torch.set_num_threads(1)
-    rows: list[Row] = json.loads(output.read_text(encoding="utf-8"))["rows"] if output.exists() else []
     images = read_images(INLIER)
     for kind, variants in VARIANTS.items():
         for name, recipe in variants.items():
