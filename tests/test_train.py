@@ -254,17 +254,17 @@ def test_a_batch_that_cannot_be_shared_is_refused(tmp_path, monkeypatch):
 
 def test_the_schedules_are_those_of_the_paper():
     vae = VAERecipe(epochs=50, batch=64, rate=1e-4)
-    assert [vae.learning_rate(step, 843) for step in (0, 9_999, 10_000, 30_000)] == [1e-4, 1e-4, 5e-5, 1.25e-5]
+    assert [vae.schedule(step, 843) for step in (0, 9_999, 10_000, 30_000)] == [1, 1, 0.5, 0.125]
     assert [vae.beta_of(epoch) for epoch in (1, 3, 4, 7, 21, 22, 49)] == [100, 100, 50, 25, 1.5625, 1, 1]
     glow = GlowRecipe(epochs=250, batch=32, rate=1e-3)
-    assert [glow.learning_rate(step, 100) for step in (0, 500, 1_000, 20_000)] == [0, 5e-4, 1e-3, 1e-3]
-    assert glow.learning_rate(250, 3) == 5e-4, "the rise takes 500 steps at least"
+    assert [glow.schedule(step, 100) for step in (0, 500, 1_000, 20_000)] == [0, 0.5, 1, 1]
+    assert glow.schedule(250, 3) == 0.5, "the rise takes 500 steps at least"
 
 
 def test_a_rate_that_falls_at_the_end_reaches_zero_after_the_last_step():
     glow = GlowRecipe(epochs=10, batch=32, rate=1e-3, warm_up_epochs=1, least_warm_up=0, cool_down=0.25)
-    rates = [glow.learning_rate(step, 100) for step in (0, 50, 100, 749, 750, 875, 999)]
-    assert rates == pytest.approx([0, 5e-4, 1e-3, 1e-3, 1e-3, 5e-4, 4e-6])
+    shares = [glow.schedule(step, 100) for step in (0, 50, 100, 749, 750, 875, 999)]
+    assert shares == pytest.approx([0, 0.5, 1, 1, 1, 0.5, 0.004])
 
 
 def test_few_images_are_seen_in_more_epochs_unless_their_number_was_asked_for():
@@ -319,25 +319,46 @@ def test_every_recipe_knows_its_model(size):
     assert vae.config("mnist", (1, 28, 28), "logit_normal").likelihood == "logit_normal"
     assert glow.config("cifar10", (3, 32, 32), None).filters == glow.filters
     assert vae.beta_of(vae.epochs - 1) == 1.0, "training ends with the ELBO"
-    assert glow.learning_rate(glow.steps_in_all(700) // 2, 700) == glow.rate
+    assert glow.schedule(glow.steps_in_all(700) // 2, 700) == 1
 
 
 def test_the_papers_recipes_are_the_papers():
     vae, glow = RECIPES["vae"]["paper"], RECIPES["glow"]["paper"]
     assert (vae.epochs, vae.rate, vae.halve_rate_steps, vae.samples) == (50, 1e-4, 10_000, 16)
-    assert (vae.burn_in_epochs, vae.beta, vae.halve_beta_epochs, vae.optimiser) == (1, 100.0, 3, "adam")
-    assert (glow.epochs, glow.rate, glow.warm_up_epochs, glow.l2, glow.optimiser) == (250, 1e-3, 10, 0.05, "adamax")
+    assert (vae.burn_in_epochs, vae.beta, vae.halve_beta_epochs) == (1, 100.0, 3)
+    assert (glow.epochs, glow.rate, glow.warm_up_epochs, glow.l2) == (250, 1e-3, 10, 0.05)
     assert (glow.levels, glow.steps, glow.filters, glow.opening) == (3, 8, 400, 2.0)
+    assert [type(each) for each in vae.optimisers(real("vae")[0])] == [torch.optim.Adam]
+    assert [type(each) for each in glow.optimisers(real("glow")[0])] == [torch.optim.Adamax]
+
+
+def test_muon_takes_the_couplings_matrices_and_adamax_everything_else(tmp_path):
+    model, images, recipe = real("glow with muon")
+    muon, adamax = recipe.optimisers(model)
+    with_muon, others = (each.param_groups[0] for each in (muon, adamax))
+    assert (with_muon["lr"], others["lr"]) == (recipe.muon_rate, recipe.rate)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    ends = {names[id(each)].rpartition(".")[2] for each in with_muon["params"]}
+    assert ends == {"hidden1", "hidden2", "last"}
+    assert sorted(id(each) for group in (with_muon, others) for each in group["params"]) == sorted(names)
+    before = [each.detach().clone() for each in with_muon["params"] if each.detach().any()]
+    train(model, images, replace(recipe, l2=0.0).lasting(1), tmp_path / "run")
+    assert len(before) == 2 * 4, "the last convolutions start at zero"
+    for old, new in zip(before, [e for e in with_muon["params"] if names[id(e)][-4:] != "last"], strict=True):
+        moved = torch.linalg.svdvals(new.detach() - old)
+        assert moved.min() > 0.1 * moved.max(), "every direction of a matrix moves alike"
 
 
 def real(kind):
     """A tiny model of a kind, its recipe and images, of three colours for the flow."""
     images = stripes(300, size=12) if kind == "vae" else np.repeat(stripes(300, size=12), 3, axis=1)
-    recipe = replace(RECIPES[kind]["tiny"], epochs=2)
+    recipe = replace(RECIPES[kind.split()[0]]["tiny"], epochs=2)
+    if kind == "glow with muon":
+        recipe = replace(recipe, muon_rate=1e-2)
     return build(recipe.config("stripes", images.shape[1:], None), seed=0), images, recipe
 
 
-@pytest.mark.parametrize("kind", ["vae", "glow"])
+@pytest.mark.parametrize("kind", ["vae", "glow", "glow with muon"])
 def test_the_models_themselves_resume_with_the_same_bits(tmp_path, kind):
     for name in ("whole", "parts"):
         model, images, recipe = real(kind)
@@ -352,7 +373,7 @@ def test_the_models_themselves_resume_with_the_same_bits(tmp_path, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["vae", "glow"])
+@pytest.mark.parametrize("kind", ["vae", "glow with muon"])
 def test_the_models_killed_on_the_way_resume_with_the_same_bits(tmp_path, kind):
     script = KILLED_MODEL.replace("KIND", repr(kind))
     for name, steps in (("whole", [0]), ("killed", [7, 11, 15, 0])):

@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import ClassVar, Generic, Literal, Self, TypeAlias, TypeVar
+from typing import Generic, Self, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,6 @@ class Recipe(ABC, Generic[M]):
     batch: int
     rate: float
     patience: int = 500
-    optimiser: ClassVar[Literal["adam", "adamax"]]
 
     @abstractmethod
     def config(self, data: str, shape: Shape, likelihood: LikelihoodKind | None) -> VAEConfig | GlowConfig:
@@ -55,8 +54,12 @@ class Recipe(ABC, Generic[M]):
         return self.epochs * steps_per_epoch
 
     @abstractmethod
-    def learning_rate(self, step: int, steps_per_epoch: int) -> float:
-        """The learning rate of a step."""
+    def optimisers(self, model: M) -> list[torch.optim.Optimizer]:
+        """What takes the steps, at the highest learning rates; every parameter is with one of them."""
+
+    @abstractmethod
+    def schedule(self, step: int, steps_per_epoch: int) -> float:
+        """The share of the highest learning rates that a step has."""
 
     @abstractmethod
     def losses(self, model: M, x: Tensor, noise: torch.Generator, epoch: int, share: Share) -> Tensor:
@@ -109,7 +112,6 @@ class VAERecipe(Recipe[BetaVAE]):
     burn_in_epochs: int = 1
     beta: float = 100.0
     halve_beta_epochs: float = 3
-    optimiser: ClassVar[Literal["adam", "adamax"]] = "adam"
 
     def config(self, data: str, shape: Shape, likelihood: LikelihoodKind | None) -> VAEConfig:
         """Bernoulli for MNIST, logit-normal of scale 1 for FashionMNIST and everything else."""
@@ -117,9 +119,13 @@ class VAERecipe(Recipe[BetaVAE]):
         channels, height, width = shape
         return VAEConfig(shape=(channels, height, width), depth=self.depth, likelihood=chosen)
 
-    def learning_rate(self, step: int, steps_per_epoch: int) -> float:
-        """The highest rate, halved every `halve_rate_steps`."""
-        return self.rate * 0.5 ** (step // self.halve_rate_steps)
+    def optimisers(self, model: BetaVAE) -> list[torch.optim.Optimizer]:
+        """Adam."""
+        return [torch.optim.Adam(model.parameters(), lr=self.rate)]
+
+    def schedule(self, step: int, steps_per_epoch: int) -> float:
+        """One, halved every `halve_rate_steps`."""
+        return math.pow(0.5, step // self.halve_rate_steps)
 
     def beta_of(self, epoch: int) -> float:
         """β of an epoch: the ELBO that is left at the end has β = 1."""
@@ -155,6 +161,8 @@ class VAERecipe(Recipe[BetaVAE]):
 class GlowRecipe(Recipe[Glow]):
     """Adamax with a rate that rises linearly and then stays, or falls at the end; λ Σ w² is added to the loss.
 
+    Muon, if it has a rate, takes the steps of the couplings' convolutions, which are matrices, and Adamax all others.
+
     Parameters
     ----------
     filters
@@ -163,6 +171,8 @@ class GlowRecipe(Recipe[Glow]):
         Levels of the flow, and steps of each.
     opening
         How far the couplings may scale, see `GlowConfig`.
+    muon_rate
+        Muon's learning rate at its highest; 0 leaves everything to Adamax.
     warm_up_epochs
         Epochs in which the learning rate rises from 0.
     least_warm_up
@@ -173,18 +183,22 @@ class GlowRecipe(Recipe[Glow]):
         Steps of a run at least: few images are seen in more epochs.
     l2
         λ.
+
+    References
+    ----------
+    *Muon: An optimizer for hidden layers in neural networks (Jordan et al., 2024)*
     """
 
     filters: int = 400
     levels: int = 3
     steps: int = 8
     opening: float = 2.0
+    muon_rate: float = 0.0
     warm_up_epochs: int = 10
     least_warm_up: int = 500
     cool_down: float = 0.0
     least_steps: int = 0
     l2: float = 0.05
-    optimiser: ClassVar[Literal["adam", "adamax"]] = "adamax"
 
     def config(self, data: str, shape: Shape, likelihood: LikelihoodKind | None) -> GlowConfig:
         """The same for every data set."""
@@ -202,14 +216,23 @@ class GlowRecipe(Recipe[Glow]):
         """Whole epochs, as many as asked for and as many as make the least number of steps."""
         return max(self.epochs, math.ceil(self.least_steps / steps_per_epoch)) * steps_per_epoch
 
-    def learning_rate(self, step: int, steps_per_epoch: int) -> float:
-        """A linear rise to the highest rate and, at the end, a linear fall."""
+    def optimisers(self, model: Glow) -> list[torch.optim.Optimizer]:
+        """Adamax, and Muon for matrices if it has a rate."""
+        if not self.muon_rate:
+            return [torch.optim.Adamax(model.parameters(), lr=self.rate)]
+        matrices = model.matrices()
+        others = set(model.parameters()) - set(matrices)
+        adamax = torch.optim.Adamax([each for each in model.parameters() if each in others], lr=self.rate)
+        return [torch.optim.Muon(matrices, lr=self.muon_rate, weight_decay=0.0), adamax]
+
+    def schedule(self, step: int, steps_per_epoch: int) -> float:
+        """A linear rise and, at the end, a linear fall."""
         steps = self.steps_in_all(steps_per_epoch)
         rise = max(self.warm_up_epochs * steps_per_epoch, self.least_warm_up)
         fall = self.cool_down * steps
         risen = min(1.0, step / rise) if rise else 1.0
         left = min(1.0, (steps - step) / fall) if fall else 1.0
-        return self.rate * min(risen, left)
+        return min(risen, left)
 
     def losses(self, model: Glow, x: Tensor, noise: torch.Generator, epoch: int, share: Share) -> Tensor:
         """−log q(x)."""
@@ -251,11 +274,11 @@ GLOW_RECIPES: dict[str, GlowRecipe] = {
     "cpu": GlowRecipe(
         epochs=6,
         batch=32,
-        rate=1.2e-2,
+        rate=1.6e-2,
         filters=64,
         opening=0.0,
-        warm_up_epochs=1,
-        least_warm_up=1_400,
+        muon_rate=1.5e-2,
+        warm_up_epochs=0,
         cool_down=0.5,
         least_steps=8_000,
     ),

@@ -3,7 +3,7 @@
 import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -62,7 +62,7 @@ class Record:
 
 @dataclass
 class State:
-    """All that a run consists of beside its identity, the model and the optimiser.
+    """All that a run consists of beside its identity, the model and the optimisers.
 
     Parameters
     ----------
@@ -110,8 +110,8 @@ class Run:
         if there and not resume:
             raise InputError(f"{self.folder} already holds a run: resume it or choose a new directory")
 
-    def load(self, model: nn.Module, optimiser: torch.optim.Optimizer) -> State:
-        """Put the last checkpoint into model and optimiser; without one, leave them as they are."""
+    def load(self, model: nn.Module, optimisers: Sequence[torch.optim.Optimizer]) -> State:
+        """Put the last checkpoint into model and optimisers; without one, leave them as they are."""
         path = self.folder / CHECKPOINT
         if not path.exists() and not path.with_name(f".{CHECKPOINT}.dose-old").exists():
             return State()
@@ -140,12 +140,12 @@ class Run:
                 stacklevel=3,
             )
         restore(model, found.tensors["model"], str(path))
-        _restore_moments(model, optimiser, found.tensors["moments"], str(path))
+        _restore_moments(model, optimisers, found.tensors["moments"], str(path))
         return State(step, best, worse, total, tuple(epochs))
 
-    def save(self, model: nn.Module, optimiser: torch.optim.Optimizer, state: State, log: TextIO) -> None:
+    def save(self, model: nn.Module, optimisers: Sequence[torch.optim.Optimizer], state: State, log: TextIO) -> None:
         """Write a checkpoint, unless something in it is not finite."""
-        learned, moments = weights(model), _moments(model, optimiser)
+        learned, moments = weights(model), _moments(model, optimisers)
         for name, array in {**learned, **moments}.items():
             if not np.isfinite(array).all():
                 raise self.error(f"{name} is not finite after step {state.step:,}")
@@ -201,19 +201,21 @@ def read_log(directory: str | os.PathLike[str]) -> tuple[Record, ...]:
         return tuple(Record(**json.loads(line)) for line in lines if line.endswith("\n"))
 
 
-def _moments(model: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Array]:
-    """What the optimiser remembers of each parameter, as `parameter/quantity`."""
+def _moments(model: nn.Module, optimisers: Sequence[torch.optim.Optimizer]) -> dict[str, Array]:
+    """What the optimisers remember of each parameter, as `parameter/quantity`."""
     return {
         f"{name}/{quantity}": value.detach().cpu().numpy().copy()
         for name, parameter in model.named_parameters()
+        for optimiser in optimisers
         for quantity, value in optimiser.state.get(parameter, {}).items()
     }
 
 
 def _restore_moments(
-    model: nn.Module, optimiser: torch.optim.Optimizer, found: Mapping[str, Array], where: str
+    model: nn.Module, optimisers: Sequence[torch.optim.Optimizer], found: Mapping[str, Array], where: str
 ) -> None:
     parameters = dict(model.named_parameters())
+    state_of = {each: o.state for o in optimisers for group in o.param_groups for each in group["params"]}
     for key, array in found.items():
         name, _, quantity = key.rpartition("/")
         if name not in parameters:
@@ -224,4 +226,6 @@ def _restore_moments(
         if array.dtype != np.float32 or array.shape != shape:
             raise InputError(f"{where}: {key!r} must be float32 of shape {shape}, got {array.dtype} {array.shape}")
         value = torch.from_numpy(array)
-        optimiser.state[parameters[name]][quantity] = value if count else torch.empty_like(parameter).copy_(value)
+        state_of[parameters[name]][parameters[name]][quantity] = (
+            value if count else torch.empty_like(parameter).copy_(value)
+        )

@@ -25,10 +25,6 @@ from dose_ood.storage import Json
 
 LINE_STEPS = 20  # a line of the log is the mean over so many steps; checkpoints lie between lines
 MARGIN = 1.0  # nats per dimension by which a loss may exceed the best one for long
-OPTIMISERS: dict[str, type[torch.optim.Adam] | type[torch.optim.Adamax]] = {
-    "adam": torch.optim.Adam,
-    "adamax": torch.optim.Adamax,
-}
 Images = NDArray[np.uint8]
 M = TypeVar("M", bound=nn.Module)
 
@@ -92,12 +88,13 @@ def train(
     if background is not None:
         held_out = mutate(held_out, generator("mutation of held-out images", seed), background)
     dimensions, steps = math.prod(images.shape[1:]), recipe.steps_in_all(batches.per_epoch)
-    optimiser = OPTIMISERS[recipe.optimiser](model.parameters(), lr=recipe.rate)
+    optimisers = recipe.optimisers(model)
+    highest = [(group, group["lr"]) for optimiser in optimisers for group in optimiser.param_groups]
     run = Run(Path(directory), _identity(model, images, recipe, seed, split_seed, background))
     run.begin(resume)
     if world > 1:
         dist.barrier()  # until every process has seen the directory as it was
-    state = run.load(model, optimiser)
+    state = run.load(model, optimisers)
     device = next(model.parameters()).device
     model.train()
     with run.log(state.step) if rank == 0 else nullcontext() as log:
@@ -108,16 +105,17 @@ def train(
             batch = batches.take(step).to(device)
             if step == 0:
                 recipe.prepare(model, batch, _noise("initialisation", seed, device))
-            for group in optimiser.param_groups:
-                group["lr"] = recipe.learning_rate(step, batches.per_epoch)
-            optimiser.zero_grad()
+            for group, rate in highest:
+                group["lr"] = rate * recipe.schedule(step, batches.per_epoch)
+            model.zero_grad()
             shard, noise = batch.chunk(world)[rank], _noise(f"step {step}", seed, device)
             loss = recipe.losses(model, shard, noise, epoch, shard_of).mean()
             (loss + recipe.penalty(model)).backward()  # type: ignore[no-untyped-call]
             losses.append(_average(model, loss.detach(), world))
             if not math.isfinite(losses[-1]):
                 raise run.error(f"the loss at step {step:,} is {losses[-1]}")
-            optimiser.step()
+            for optimiser in optimisers:
+                optimiser.step()
             state.step += 1
             state.total += losses[-1]
 
@@ -138,7 +136,7 @@ def train(
                     write_line(log, record)
                     due = state.worse == 0 and time.monotonic() - saved >= checkpoint_seconds
                     if due or state.step == steps:
-                        run.save(model, optimiser, state, log)
+                        run.save(model, optimisers, state, log)
                         saved = time.monotonic()
                 losses, started = [], time.monotonic()
             if progress is not None:

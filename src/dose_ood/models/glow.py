@@ -220,6 +220,11 @@ class Glow(nn.Module):
                 image = step.initialize(image)
             image, _ = self.split(image)
 
+    def matrices(self) -> list[nn.Parameter]:
+        """The coupling networks' convolutions as matrices."""
+        nets = [step.coupling for level in self._each_level() for step in level.each_step()]
+        return [matrix for net in nets for matrix in (net.hidden1, net.hidden2, net.last)]
+
     def l2(self) -> Tensor:
         """The sum of the squares of the coupling networks' weights, without biases."""
         flat = [
