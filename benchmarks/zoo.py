@@ -72,15 +72,22 @@ class Entry:
         return {"nats": nats, "bits_per_dim": recipe.bits_per_dim(model, nats, math.prod(model.config.shape))}
 
 
-def make(options: argparse.Namespace) -> Path:
-    folder = Folder(options.results)
+def open_member(path: Path, runs: Path, member: str) -> tuple[Results, Sets, Loaded, dict[str, Statistics]]:
+    """A benchmark, its images, and one of its models with the statistics that it gave, some of them measured again."""
+    folder = Folder(path)
     results = Results.read(folder.results)
     study = results.study
     outliers = [f"{name}={source}" for name, source in study.outliers.items()]
     sets = open_sets(study.inlier, outliers, study.rows, study.seed)
-    loaded = _model(results, sets, options.runs, options.member)
-    tables = {name: read(folder, options.member, name) for name in sets.names}
+    loaded = _model(results, sets, runs, member)
+    tables = {name: read(folder, member, name) for name in sets.names}
     _check(loaded, sets, tables)
+    return results, sets, loaded, tables
+
+
+def make(options: argparse.Namespace) -> Path:
+    results, sets, loaded, tables = open_member(options.results, options.runs, options.member)
+    study = results.study
     names = (by_level if options.levels else plain)(tables[TRAIN].names)
     estimator = ESTIMATORS[options.method](discard=options.discard)
     detector = Detector.fit(tables[TRAIN], _some(tables[HELD_OUT], options.rows), estimator, names)

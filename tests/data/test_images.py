@@ -90,6 +90,8 @@ def test_sources_that_are_none_are_refused(cache, tmp_path):
     np.save(tmp_path / "a.npy", GREY)
     np.save(tmp_path / "pickled.npy", np.array([{}]), allow_pickle=True)
     (tmp_path / "cut.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:-1])
+    (tmp_path / "text.npy").write_text("1,2\n")
+    (tmp_path / "empty.npy").touch()
     (tmp_path / "empty").mkdir()
     refused = {
         "nothing/there.npz": "no such file or folder",
@@ -103,6 +105,8 @@ def test_sources_that_are_none_are_refused(cache, tmp_path):
         tmp_path / "table.csv": "expected a .npz or .npy file or a folder of pictures",
         f"{tmp_path}/a.npy:test": "is a single array and has no part 'test'",
         tmp_path / "cut.npy": r"cut.npy is cut short: its header promises more than its \d+ bytes",
+        tmp_path / "text.npy": r"text.npy: expected an array that NumPy saved, got a file that starts with b'1,2\\n'",
+        tmp_path / "empty.npy": "empty.npy: expected an array that NumPy saved, got a file that starts with b''",
         tmp_path / "pickled.npy": "cannot read .*pickled.npy",
         tmp_path / "empty": "expected pictures .*, found none",
         f"{tmp_path}/empty:test": "is a folder of pictures and has no part",

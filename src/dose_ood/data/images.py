@@ -132,6 +132,10 @@ def _read_array(path: Path, part: str | None) -> NDArray[np.generic]:
 
 
 def _map_array(path: Path) -> NDArray[np.generic]:
+    with path.open("rb") as file:
+        start = file.read(len(np.lib.format.MAGIC_PREFIX))
+    if start != np.lib.format.MAGIC_PREFIX:
+        raise InputError(f"{path}: expected an array that NumPy saved, got a file that starts with {start!r}")
     try:
         return np.asarray(np.lib.format.open_memmap(path, mode="r"))  # reads no archive and unpickles nothing
     except ValueError as error:
