@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Generic, Self, TypeAlias, TypeVar
+from typing import ClassVar, Generic, Self, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from dose_ood.errors import InputError
 from dose_ood.models.glow import Glow, GlowConfig
 from dose_ood.models.vae import BetaVAE, LikelihoodKind, VAEConfig
+from dose_ood.muon import Muon
 
 Shape: TypeAlias = tuple[int, ...]  # (channels, height, width)
 Share: TypeAlias = tuple[int, int]  # (rank, world): which of how many equal shards of a batch
@@ -32,6 +33,10 @@ class Recipe(ABC, Generic[M]):
         Images of a step.
     rate
         The learning rate at its highest.
+    muon_rate
+        That of Muon, which then takes the steps of the model's matrices; 0 leaves them to the others' optimiser.
+    cool_down
+        The share of all steps, at the end, in which the learning rates fall to 0.
     patience
         Steps that the loss may stay far above its best before training is stopped.
     """
@@ -39,7 +44,10 @@ class Recipe(ABC, Generic[M]):
     epochs: int
     batch: int
     rate: float
+    muon_rate: float = 0.0
+    cool_down: float = 0.0
     patience: int = 500
+    others: ClassVar[type[torch.optim.Adam] | type[torch.optim.Adamax]]
 
     @abstractmethod
     def config(self, data: str, shape: Shape, likelihood: LikelihoodKind | None) -> VAEConfig | GlowConfig:
@@ -53,13 +61,29 @@ class Recipe(ABC, Generic[M]):
         """The steps of a run."""
         return self.epochs * steps_per_epoch
 
-    @abstractmethod
     def optimisers(self, model: M) -> list[torch.optim.Optimizer]:
         """What takes the steps, at the highest learning rates; every parameter is with one of them."""
+        if not self.muon_rate:
+            return [self.others(model.parameters(), lr=self.rate)]
+        matrices = self.matrices(model)
+        with_muon = set(matrices)
+        others = self.others([each for each in model.parameters() if each not in with_muon], lr=self.rate)
+        return [Muon(matrices, lr=self.muon_rate), others]
 
     @abstractmethod
+    def matrices(self, model: M) -> list[nn.Parameter]:
+        """The weights of hidden layers, of which Muon may take the steps."""
+
     def schedule(self, step: int, steps_per_epoch: int) -> float:
         """The share of the highest learning rates that a step has."""
+        steps = self.steps_in_all(steps_per_epoch)
+        fall = self.cool_down * steps
+        left = min(1.0, (steps - step) / fall) if fall else 1.0
+        return min(self.course(step, steps_per_epoch), left)
+
+    @abstractmethod
+    def course(self, step: int, steps_per_epoch: int) -> float:
+        """The same without the fall at the end."""
 
     @abstractmethod
     def losses(self, model: M, x: Tensor, noise: torch.Generator, epoch: int, share: Share) -> Tensor:
@@ -112,6 +136,7 @@ class VAERecipe(Recipe[BetaVAE]):
     burn_in_epochs: int = 1
     beta: float = 100.0
     halve_beta_epochs: float = 3
+    others = torch.optim.Adam
 
     def config(self, data: str, shape: Shape, likelihood: LikelihoodKind | None) -> VAEConfig:
         """Bernoulli for MNIST, logit-normal of scale 1 for FashionMNIST and everything else."""
@@ -119,11 +144,11 @@ class VAERecipe(Recipe[BetaVAE]):
         channels, height, width = shape
         return VAEConfig(shape=(channels, height, width), depth=self.depth, likelihood=chosen)
 
-    def optimisers(self, model: BetaVAE) -> list[torch.optim.Optimizer]:
-        """Adam."""
-        return [torch.optim.Adam(model.parameters(), lr=self.rate)]
+    def matrices(self, model: BetaVAE) -> list[nn.Parameter]:
+        """Convolutions between the first and the last layers."""
+        return model.matrices()
 
-    def schedule(self, step: int, steps_per_epoch: int) -> float:
+    def course(self, step: int, steps_per_epoch: int) -> float:
         """One, halved every `halve_rate_steps`."""
         return math.pow(0.5, step // self.halve_rate_steps)
 
@@ -159,9 +184,7 @@ class VAERecipe(Recipe[BetaVAE]):
 
 @dataclass(frozen=True)
 class GlowRecipe(Recipe[Glow]):
-    """Adamax with a rate that rises linearly and then stays, or falls at the end; λ Σ w² is added to the loss.
-
-    Muon, if it has a rate, takes the steps of the couplings' convolutions, which are matrices, and Adamax all others.
+    """Adamax with a rate that rises linearly and then stays; λ Σ w² is added to the loss.
 
     Parameters
     ----------
@@ -171,34 +194,25 @@ class GlowRecipe(Recipe[Glow]):
         Levels of the flow, and steps of each.
     opening
         How far the couplings may scale, see `GlowConfig`.
-    muon_rate
-        Muon's learning rate at its highest; 0 leaves everything to Adamax.
     warm_up_epochs
         Epochs in which the learning rate rises from 0.
     least_warm_up
         Steps that this takes at least: on few images a few epochs are a rise so steep that the flow explodes.
-    cool_down
-        The share of all steps, at the end, in which the learning rate falls to 0.
     least_steps
         Steps of a run at least: few images are seen in more epochs.
     l2
         λ.
-
-    References
-    ----------
-    *Muon: An optimizer for hidden layers in neural networks (Jordan et al., 2024)*
     """
 
     filters: int = 400
     levels: int = 3
     steps: int = 8
     opening: float = 2.0
-    muon_rate: float = 0.0
     warm_up_epochs: int = 10
     least_warm_up: int = 500
-    cool_down: float = 0.0
     least_steps: int = 0
     l2: float = 0.05
+    others = torch.optim.Adamax
 
     def config(self, data: str, shape: Shape, likelihood: LikelihoodKind | None) -> GlowConfig:
         """The same for every data set."""
@@ -216,23 +230,14 @@ class GlowRecipe(Recipe[Glow]):
         """Whole epochs, as many as asked for and as many as make the least number of steps."""
         return max(self.epochs, math.ceil(self.least_steps / steps_per_epoch)) * steps_per_epoch
 
-    def optimisers(self, model: Glow) -> list[torch.optim.Optimizer]:
-        """Adamax, and Muon for matrices if it has a rate."""
-        if not self.muon_rate:
-            return [torch.optim.Adamax(model.parameters(), lr=self.rate)]
-        matrices = model.matrices()
-        others = set(model.parameters()) - set(matrices)
-        adamax = torch.optim.Adamax([each for each in model.parameters() if each in others], lr=self.rate)
-        return [torch.optim.Muon(matrices, lr=self.muon_rate, weight_decay=0.0), adamax]
+    def matrices(self, model: Glow) -> list[nn.Parameter]:
+        """The couplings' convolutions."""
+        return model.matrices()
 
-    def schedule(self, step: int, steps_per_epoch: int) -> float:
-        """A linear rise and, at the end, a linear fall."""
-        steps = self.steps_in_all(steps_per_epoch)
+    def course(self, step: int, steps_per_epoch: int) -> float:
+        """A linear rise."""
         rise = max(self.warm_up_epochs * steps_per_epoch, self.least_warm_up)
-        fall = self.cool_down * steps
-        risen = min(1.0, step / rise) if rise else 1.0
-        left = min(1.0, (steps - step) / fall) if fall else 1.0
-        return min(risen, left)
+        return min(1.0, step / rise) if rise else 1.0
 
     def losses(self, model: Glow, x: Tensor, noise: torch.Generator, epoch: int, share: Share) -> Tensor:
         """−log q(x)."""
@@ -264,7 +269,7 @@ class GlowRecipe(Recipe[Glow]):
 VAE_RECIPES: dict[str, VAERecipe] = {
     "paper": VAERecipe(epochs=50, batch=64, rate=1e-4),
     "cpu": VAERecipe(
-        epochs=20, batch=64, rate=2e-3, depth=16, samples=1, halve_rate_steps=4_000, halve_beta_epochs=0.5
+        epochs=10, batch=64, rate=2e-3, muon_rate=1e-2, cool_down=0.5, depth=16, samples=1, halve_beta_epochs=0.5
     ),
     "demo": VAERecipe(epochs=12, batch=64, rate=2e-3, depth=8, samples=1, halve_rate_steps=500, halve_beta_epochs=1),
     "tiny": VAERecipe(epochs=3, batch=32, rate=1e-3, depth=4, samples=2, halve_beta_epochs=1, beta=2.0),

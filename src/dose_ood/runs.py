@@ -3,11 +3,11 @@
 import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeAlias
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from dose_ood.tables import explaining, replacing
 
 KIND = "run"
 CHECKPOINT, LOG = "checkpoint", "log.jsonl"
+Memory: TypeAlias = MutableMapping[torch.Tensor, dict[str, torch.Tensor]]  # of an optimiser
 
 
 class TrainingError(InputError):
@@ -201,31 +202,38 @@ def read_log(directory: str | os.PathLike[str]) -> tuple[Record, ...]:
         return tuple(Record(**json.loads(line)) for line in lines if line.endswith("\n"))
 
 
+def _moved(model: nn.Module, optimisers: Sequence[torch.optim.Optimizer]) -> dict[str, tuple[torch.Tensor, Memory]]:
+    """What the optimisers move, in the memory of which parameter, and where they remember something of it."""
+    names = {parameter.data_ptr(): name for name, parameter in model.named_parameters()}
+    return {
+        names[tensor.data_ptr()]: (tensor, optimiser.state)
+        for optimiser in optimisers
+        for group in optimiser.param_groups
+        for tensor in group["params"]
+    }
+
+
 def _moments(model: nn.Module, optimisers: Sequence[torch.optim.Optimizer]) -> dict[str, Array]:
     """What the optimisers remember of each parameter, as `parameter/quantity`."""
     return {
         f"{name}/{quantity}": value.detach().cpu().numpy().copy()
-        for name, parameter in model.named_parameters()
-        for optimiser in optimisers
-        for quantity, value in optimiser.state.get(parameter, {}).items()
+        for name, (tensor, memory) in _moved(model, optimisers).items()
+        for quantity, value in memory.get(tensor, {}).items()
     }
 
 
 def _restore_moments(
     model: nn.Module, optimisers: Sequence[torch.optim.Optimizer], found: Mapping[str, Array], where: str
 ) -> None:
-    parameters = dict(model.named_parameters())
-    state_of = {each: o.state for o in optimisers for group in o.param_groups for each in group["params"]}
+    moved = _moved(model, optimisers)
     for key, array in found.items():
         name, _, quantity = key.rpartition("/")
-        if name not in parameters:
+        if name not in moved:
             raise InputError(f"{where}: the moment {key!r} belongs to no parameter of the model")
-        parameter = parameters[name].detach()
+        tensor, memory = moved[name]
         count = quantity == "step"
-        shape = () if count else tuple(parameter.shape)
+        shape = () if count else tuple(tensor.shape)
         if array.dtype != np.float32 or array.shape != shape:
             raise InputError(f"{where}: {key!r} must be float32 of shape {shape}, got {array.dtype} {array.shape}")
         value = torch.from_numpy(array)
-        state_of[parameters[name]][parameters[name]][quantity] = (
-            value if count else torch.empty_like(parameter).copy_(value)
-        )
+        memory[tensor][quantity] = value if count else torch.empty_like(tensor.detach()).copy_(value)

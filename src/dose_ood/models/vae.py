@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal, TypeVar, get_args
+from typing import ClassVar, Literal, TypeVar, cast, get_args
 
 import numpy as np
 import torch
@@ -246,6 +246,11 @@ class BetaVAE(nn.Module):
     def bits_per_dim(self, loss: Tensor) -> Tensor:
         """A loss in nats per image as bits per pixel and channel; of a density, as if constant within a grey level."""
         return (loss / math.prod(self.config.shape) + self.likelihood.log_levels) / math.log(2)
+
+    def matrices(self) -> list[nn.Parameter]:
+        """The convolutions whose inputs and outputs are hidden."""
+        layers = [*self.encoder.layers[1:], *self.decoder.layers]
+        return [cast(nn.Parameter, layer.weight) for layer in layers]
 
     def sample(self, count: int, seed: int) -> Tensor:
         """Images of latents drawn from the prior, uint8: the middle of what the decoder says, without pixel noise."""
