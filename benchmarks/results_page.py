@@ -5,8 +5,8 @@
 
 A mark is `<!-- table fashion_mnist -->`, and what follows it up to `<!-- end -->` is written anew from
 `results/fashion_mnist/results.json`; `<!-- ranks -->` is over all pairs of theirs that the paper has, and
-`<!-- statistics fashion_mnist -->` has each statistic alone, and `<!-- levels cifar10 -->` those of
-single levels of a Glow. A figure has the statistics that model 0 gives, of the test set and of other data sets, as
+`<!-- statistics fashion_mnist -->` has each statistic alone, `<!-- moves cifar10 -->` how far outliers move it to each
+of the models, and `<!-- levels cifar10 -->` has those of single levels of a Glow. A figure has the statistics that model 0 gives, of the test set and of other data sets, as
 histograms.
 """
 
@@ -31,7 +31,7 @@ from dose_ood.statistics import Statistics
 from dose_ood.study.sets import SHIFTED
 
 ROOT = Path(__file__).parents[1]
-BLOCK = re.compile(r"<!-- (?P<what>table|statistics|levels|ranks)(?: (?P<name>\S+))? -->\n.*?<!-- end -->\n", re.DOTALL)
+BLOCK = re.compile(r"<!-- (?P<what>table|statistics|moves|levels|ranks)(?: (?P<name>\S+))? -->\n.*?<!-- end -->\n", re.DOTALL)
 
 
 def found(root: Path) -> dict[str, Results]:
@@ -50,7 +50,7 @@ def page(text: str, root: Path) -> str:
         elif what == "table":
             lines = table(benchmarks[name])
         else:
-            lines = {"statistics": alone, "levels": levels}[what](Folder(root / "results" / name), benchmarks[name])
+            lines = {"statistics": alone, "moves": moves, "levels": levels}[what](Folder(root / "results" / name), benchmarks[name])
         return "\n".join([block[0].split("\n", 1)[0], *lines, "<!-- end -->", ""])
 
     return BLOCK.sub(write, text)
@@ -91,6 +91,20 @@ def alone(folder: Folder, results: Results) -> Iterator[str]:
     """A KDE of each statistic alone: which of them gives a set away."""
     names = plain(read(folder, "0", TEST).names)
     return _densities(folder, results.study, {f"`{name}`": ([name], ProductKDE()) for name in names})
+
+
+def moves(folder: Folder, results: Results) -> Iterator[str]:
+    """How far each statistic of other data sets lies from the test set's, in its standard deviations, for each model."""
+    names, study = plain(read(folder, "0", TEST).names), results.study
+    outliers = [name for name in study.outliers if name not in SHIFTED]
+    yield "| outliers | " + " | ".join(f"`{name}`" for name in names) + " |"
+    yield "|---" * (len(names) + 1) + "|"
+    for outlier in outliers:
+        cells: list[list[str]] = []
+        for member in map(str, range(study.members)):
+            test, other = (read(folder, member, each).select(names).values for each in (TEST, outlier))
+            cells.append([f"{move:+.2f}" for move in (other.mean(axis=0) - test.mean(axis=0)) / test.std(axis=0)])
+        yield f"| {outlier} | " + " | ".join(map(", ".join, zip(*cells, strict=True))) + " |"
 
 
 def levels(folder: Folder, results: Results) -> Iterator[str]:

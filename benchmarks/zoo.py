@@ -44,7 +44,7 @@ ESTIMATORS: dict[str, Callable[..., DensityOfStates]] = {
     "svm": partial(WhitenedSVM, solver="landmark"),  # it has fewer kernels
 }
 CHECKED = 8  # rows of each table that are measured again
-TRAINING = ("batch", "rate", "beta", "filters", "depth", "samples", "l2")  # of a recipe, what a card says
+TRAINING = ("batch", "rate", "muon_rate", "beta", "filters", "depth", "samples", "l2")  # of a recipe, what a card says
 
 
 @dataclass(frozen=True)
