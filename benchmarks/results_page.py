@@ -4,10 +4,10 @@
     python benchmarks/results_page.py --check    # says whether it is up to date; the tests ask the same
 
 A mark is `<!-- table fashion_mnist -->`, and what follows it up to `<!-- end -->` is written anew from
-`results/fashion_mnist/results.json`; `<!-- ranks -->` is over all pairs of theirs that the paper has, and
+`results/fashion_mnist/results.json`; `<!-- ranks -->` is over all pairs of theirs that the paper has,
 `<!-- statistics fashion_mnist -->` has each statistic alone, `<!-- moves cifar10 -->` how far outliers move it to each
-of the models, and `<!-- levels cifar10 -->` has those of single levels of a Glow. A figure has the statistics that model 0 gives, of the test set and of other data sets, as
-histograms.
+of the models, and `<!-- levels cifar10 -->` has those of single levels of a Glow. A figure has the statistics that
+model 0 gives, of the test set and of other data sets, as histograms.
 """
 
 import argparse
@@ -31,7 +31,9 @@ from dose_ood.statistics import Statistics
 from dose_ood.study.sets import SHIFTED
 
 ROOT = Path(__file__).parents[1]
-BLOCK = re.compile(r"<!-- (?P<what>table|statistics|moves|levels|ranks)(?: (?P<name>\S+))? -->\n.*?<!-- end -->\n", re.DOTALL)
+BLOCK = re.compile(
+    r"<!-- (?P<what>table|statistics|moves|levels|ranks)(?: (?P<name>\S+))? -->\n.*?<!-- end -->\n", re.DOTALL
+)
 
 
 def found(root: Path) -> dict[str, Results]:
@@ -50,7 +52,9 @@ def page(text: str, root: Path) -> str:
         elif what == "table":
             lines = table(benchmarks[name])
         else:
-            lines = {"statistics": alone, "moves": moves, "levels": levels}[what](Folder(root / "results" / name), benchmarks[name])
+            lines = {"statistics": alone, "moves": moves, "levels": levels}[what](
+                Folder(root / "results" / name), benchmarks[name]
+            )
         return "\n".join([block[0].split("\n", 1)[0], *lines, "<!-- end -->", ""])
 
     return BLOCK.sub(write, text)
@@ -94,7 +98,7 @@ def alone(folder: Folder, results: Results) -> Iterator[str]:
 
 
 def moves(folder: Folder, results: Results) -> Iterator[str]:
-    """How far each statistic of other data sets lies from the test set's, in its standard deviations, for each model."""
+    """How far each statistic of other data sets lies from the test set's, in standard deviations, for each model."""
     names, study = plain(read(folder, "0", TEST).names), results.study
     outliers = [name for name in study.outliers if name not in SHIFTED]
     yield "| outliers | " + " | ".join(f"`{name}`" for name in names) + " |"
