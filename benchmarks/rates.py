@@ -46,8 +46,8 @@ TRIED: list[dict[str, str | float]] = [
 
 def try_out(setting: dict[str, str | float]) -> dict[str, str | float]:
     """Train for an epoch; the spread of the latents is that of held-out images, 28 nats if they were normal."""
-    images, (opening, rate, muon) = read_images(DATA), [float(setting[name]) for name in list(setting)[1:]]
-    images = images[: int(setting["images"])]
+    images = read_images(DATA)[: int(setting["images"])]
+    opening, rate, muon = (float(setting[name]) for name in ("opening", "rate", "Muon's rate"))
     recipe = replace(EPOCH, opening=opening, rate=rate, muon_rate=muon)
     model = Glow(recipe.config(DATA, images.shape[1:], None))
     held_out: list[float] = []

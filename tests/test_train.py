@@ -386,7 +386,7 @@ def test_the_models_themselves_resume_with_the_same_bits(tmp_path, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["vae with muon", "glow with muon"])
+@pytest.mark.parametrize("kind", ["vae", "glow", "vae with muon", "glow with muon"])
 def test_the_models_killed_on_the_way_resume_with_the_same_bits(tmp_path, kind):
     script = KILLED_MODEL.replace("KIND", repr(kind))
     for name, steps in (("whole", [0]), ("killed", [7, 11, 15, 0])):
