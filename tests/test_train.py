@@ -368,10 +368,31 @@ def real(kind):
     recipe = replace(RECIPES[kind.split()[0]]["tiny"], epochs=2)
     if kind.endswith("muon"):
         recipe = replace(recipe, muon_rate=1e-2)
+    if kind.endswith("bfloat16"):
+        recipe = replace(recipe, bfloat16=True)
     return build(recipe.config("stripes", images.shape[1:], None), seed=0), images, recipe
 
 
-@pytest.mark.parametrize("kind", ["vae", "glow", "vae with muon", "glow with muon"])
+MODELS = ["vae", "glow", "vae with muon", "vae in bfloat16", "glow with muon"]
+
+
+def test_bfloat16_is_for_the_layers_in_training_alone():
+    model, images, recipe = real("vae in bfloat16")
+    exact, x = replace(recipe, bfloat16=False), torch.from_numpy(images[:64])
+
+    def losses(of, name):
+        return getattr(of, name)(model, x, torch.Generator().manual_seed(0), *([2, (0, 1)] if name == "losses" else []))
+
+    rounded, found = losses(recipe, "losses"), losses(exact, "losses")
+    assert rounded.dtype == found.dtype == torch.float32
+    assert not torch.equal(rounded, found)
+    torch.testing.assert_close(rounded, found, rtol=0.01, atol=1.0)
+    rounded.mean().backward()
+    assert {parameter.grad.dtype for parameter in model.parameters() if parameter.grad is not None} == {torch.float32}
+    assert torch.equal(losses(recipe, "held_out_losses"), losses(exact, "held_out_losses"))
+
+
+@pytest.mark.parametrize("kind", MODELS)
 def test_the_models_themselves_resume_with_the_same_bits(tmp_path, kind):
     for name in ("whole", "parts"):
         model, images, recipe = real(kind)
@@ -386,7 +407,7 @@ def test_the_models_themselves_resume_with_the_same_bits(tmp_path, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["vae", "glow", "vae with muon", "glow with muon"])
+@pytest.mark.parametrize("kind", MODELS)
 def test_the_models_killed_on_the_way_resume_with_the_same_bits(tmp_path, kind):
     script = KILLED_MODEL.replace("KIND", repr(kind))
     for name, steps in (("whole", [0]), ("killed", [7, 11, 15, 0])):

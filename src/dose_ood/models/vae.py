@@ -314,8 +314,9 @@ class Encoder(nn.Module):
 
     def posterior(self, x: Tensor) -> DiagonalGaussian:
         """q(z|x) of each uint8 image, in the precision of the weights."""
+        dtype = self.latent.weight.dtype
         # Grey levels to the middles of 256 equal parts of (−1, 1).
-        mean, raw = self((x.to(self.latent.weight.dtype) + 0.5) / (LEVELS / 2) - 1).chunk(2, dim=1)
+        mean, raw = self((x.to(dtype) + 0.5) / (LEVELS / 2) - 1).to(dtype).chunk(2, dim=1)
         return DiagonalGaussian(mean, log_softplus(raw + SOFTPLUS_1))
 
 
