@@ -1,6 +1,8 @@
-"""The VAE's statistics against a plain loop over images and draws, as the paper's text has it, in one run.
+"""The VAE's statistics against a plain loop over images and draws, and training in bfloat16 against float32.
 
 python benchmarks/vae.py --output results/vae.json    # about 2 minutes; on an otherwise idle machine
+
+Both sides of a ratio take turns in one run. The loop is what the paper's text has.
 """
 
 import argparse
@@ -8,6 +10,8 @@ import json
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +21,12 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn import functional
 
+from common import show
 from dose_ood.models.vae import BetaVAE, VAEConfig
 from dose_ood.noise import content_normal, generator
+from dose_ood.recipes import VAE_RECIPES, VAERecipe
 
-IMAGES, REPEATS = 64, 5
+IMAGES, REPEATS, STEPS = 64, 5, 10
 
 
 def plain(model: BetaVAE, images: Tensor) -> dict[str, Tensor]:
@@ -58,6 +64,27 @@ def seconds(action: Callable[[BetaVAE, Tensor], object], model: BetaVAE, images:
     return time.perf_counter() - begin
 
 
+def train(recipe: VAERecipe, model: BetaVAE, images: Tensor) -> None:
+    """Losses and gradients of a few steps after the burn-in, without those of an optimiser."""
+    for _ in range(STEPS):
+        model.zero_grad()
+        loss = recipe.losses(model, images, torch.Generator().manual_seed(0), recipe.epochs, (0, 1)).mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+
+
+def training_ratio(depth: int, images: Tensor) -> dict[str, float]:
+    """What bfloat16 makes of the time of a training step."""
+    rounded = replace(VAE_RECIPES["cpu"], depth=depth, bfloat16=True)
+    model = BetaVAE(rounded.config("fashion_mnist", (1, 28, 28), None))
+    both = [partial(train, recipe) for recipe in (rounded, replace(rounded, bfloat16=False))]
+    for each in both:
+        each(model, images)
+    pairs = [[seconds(each, model, images) for each in both] for _ in range(REPEATS)]
+    fast = float(np.median([pair[0] for pair in pairs]))
+    ratio = float(np.median([slow / fast for fast, slow in pairs]))
+    return {"depth": depth, "images/s": STEPS * len(images) / fast, "ratio": ratio}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True)
@@ -77,8 +104,10 @@ def main() -> None:
     for row in rows:
         grid.add_row(*(value if isinstance(value, str) else f"{value:.3g}" for value in row.values()))
     Console().print(grid)
+    training = [training_ratio(depth, images) for depth in (16, 32)]
+    show(Console(), "training step in bfloat16 against float32, batches of 64", training)
     command = "python benchmarks/vae.py --output results/vae.json"
-    document = {"command": command, "threads": torch.get_num_threads(), "rows": rows}
+    document = {"command": command, "threads": torch.get_num_threads(), "rows": rows, "training": training}
     options.output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
