@@ -32,7 +32,7 @@ from dose_ood.recipes import GLOW_RECIPES
 from dose_ood.storage import Directory
 
 NAME, DATA, OUTLIERS = "cifar10-glow", "cifar10", ("svhn", "celeba", "imagenet32", "cifar100")
-STEPS, SHARE, BATCH = 400, 0.1, 32  # the rate starts at a tenth of the recipe's and falls to 0
+STEPS, RISE, SHARE, BATCH = 400, 20, 0.1, 32  # the rate rises to a tenth of the recipe's and falls to 0
 ROWS = {"train": 2_500, "test": 1_500, "outliers": 1_000}
 
 
@@ -54,7 +54,7 @@ def tuned(weight: float) -> Glow:
     highest = [(group, SHARE * group["lr"]) for each in optimisers for group in each.param_groups]
     for step in track(range(STEPS), f"λ = {weight:g}"):
         for group, rate in highest:
-            group["lr"] = rate * (1 - step / STEPS)
+            group["lr"] = rate * min(1.0, step / RISE) * (1 - step / STEPS)
         batch = torch.from_numpy(images[random.choice(rows, BATCH)])
         found = model.encode(batch + torch.rand(batch.shape, generator=noise))
         loss = -torch.stack([*found.latent, *found.jac]).sum(0)

@@ -6,11 +6,13 @@
 A mark is `<!-- table fashion_mnist -->`, and what follows it up to `<!-- end -->` is written anew from
 `results/fashion_mnist/results.json`; `<!-- ranks -->` is over all pairs of theirs that the paper has,
 `<!-- statistics fashion_mnist -->` has each statistic alone, `<!-- moves cifar10 -->` how far outliers move it to each
-of the models, and `<!-- levels cifar10 -->` has those of single levels of a Glow. A figure has the statistics that
+of the models, `<!-- levels cifar10 -->` has those of single levels of a Glow, and `<!-- ceiling cifar10 -->` what a
+classifier that knows the answer makes of them, from `results/ceiling.json`. A figure has the statistics that
 model 0 gives, of the test set and of other data sets, as histograms.
 """
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +34,7 @@ from dose_ood.study.sets import SHIFTED
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(
-    r"<!-- (?P<what>table|statistics|moves|levels|ranks)(?: (?P<name>\S+))? -->\n.*?<!-- end -->\n", re.DOTALL
+    r"<!-- (?P<what>table|statistics|moves|levels|ceiling|ranks)(?: (?P<name>\S+))? -->\n.*?<!-- end -->\n", re.DOTALL
 )
 
 
@@ -51,6 +53,8 @@ def page(text: str, root: Path) -> str:
             lines = ranks(benchmarks)
         elif what == "table":
             lines = table(benchmarks[name])
+        elif what == "ceiling":
+            lines = ceiling(json.loads((root / "results/ceiling.json").read_text(encoding="utf-8"))["studies"][name])
         else:
             lines = {"statistics": alone, "moves": moves, "levels": levels}[what](
                 Folder(root / "results" / name), benchmarks[name]
@@ -137,6 +141,19 @@ def _densities(
     yield "|---" * (len(columns) + 1) + "|"
     for outlier, row in zip(study.outliers, values.mean(axis=0), strict=True):
         yield f"| {outlier} | " + " | ".join(f"{value:.3f}" for value in row) + " |"
+
+
+def ceiling(rows: Sequence[Mapping[str, str | float]]) -> Iterator[str]:
+    """What densities find and a classifier tells apart, as `ceiling.py` has kept it, without noise and flips."""
+    yield "| " + " | ".join(rows[0]) + " |"
+    yield "|---" * len(rows[0]) + "|"
+    for row in rows:
+        if row["outliers"] not in SHIFTED:
+            yield (
+                "| "
+                + " | ".join(f"{value:.3f}" if isinstance(value, float) else value for value in row.values())
+                + " |"
+            )
 
 
 def ranks(benchmarks: Mapping[str, Results]) -> Iterator[str]:

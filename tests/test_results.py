@@ -1,6 +1,7 @@
 """What is kept in results/ and said in RESULTS.md follows from statistics that are kept as well."""
 
 import importlib
+import json
 import re
 import sys
 from pathlib import Path
@@ -67,7 +68,11 @@ def test_tables_are_written_between_their_marks(pages, tmp_path, monkeypatch):
     write_folder(tmp_path / "results/toy", images=False, runs=False)
     found = pages.found(tmp_path)
     before = "# Ours\n<!-- table toy -->\nold\n<!-- end -->\nbetween\n<!-- ranks -->\n<!-- end -->\n"
-    before += "<!-- statistics toy -->\n<!-- end -->\n<!-- levels toy -->\n<!-- end -->\n"
+    before += (
+        "<!-- statistics toy -->\n<!-- end -->\n<!-- levels toy -->\n<!-- end -->\n<!-- ceiling toy -->\n<!-- end -->\n"
+    )
+    rows = [{"outliers": name, "statistics": "the paper's", "classifier": 0.75} for name in ("far", "hflip")]
+    (tmp_path / "results/ceiling.json").write_text(json.dumps({"studies": {"toy": rows}}))
     after = pages.page(before, tmp_path)
     assert pages.page(after, tmp_path) == after
     assert "old" not in after
@@ -76,6 +81,7 @@ def test_tables_are_written_between_their_marks(pages, tmp_path, monkeypatch):
     assert f"{np.mean(cells):.3f}" in next(line for line in after.splitlines() if line.startswith("| far |"))
     assert "Average rank over 2 pairs" in after.split("between")[1], "the paper has no hflip"
     assert "| outliers | `like` | `latent` | `jac` |" in after, "levels are not among the paper's statistics"
+    assert after.split("<!-- ceiling toy -->")[1].split("\n")[3:5] == ["| far | the paper's | 0.750 |", "<!-- end -->"]
     (heading,) = (line for line in after.splitlines() if "by level" in line)
     assert heading == "| outliers | DoSE KDE | DoSE SVM | DoSE KDE, by level | DoSE SVM, by level |"
     drawn = pages.figure(Folder(tmp_path / "results/toy"), found["toy"])
