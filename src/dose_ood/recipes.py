@@ -129,7 +129,7 @@ class VAERecipe(Recipe[BetaVAE]):
     halve_beta_epochs
         Epochs, or a part of one, after which β is halved, until it is 1; β changes between epochs.
     bfloat16
-        Whether the layers compute in bfloat16 while they are trained, at twice the speed where a processor has it;
+        Whether the layers compute in bfloat16 while they are trained, which processors that have it do faster;
         weights, likelihoods and everything that is measured keep their precision.
     """
 
