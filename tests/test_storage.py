@@ -456,6 +456,23 @@ def test_readers_and_writers_at_once_see_whole_versions_only(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["it"]
 
 
+def test_a_save_that_begins_after_the_first_look_is_waited_for(tmp_path, monkeypatch):
+    path, looks = tmp_path / "it", []
+    save(path, {"i": 0}, {}, kind=KIND)
+    identity = storage._identity
+
+    def look(place):
+        found = identity(place)
+        if not looks:  # the first of a save's two renames comes right after it
+            path.rename(tmp_path / ".it.dose-old")
+        looks.append(place)
+        return found
+
+    monkeypatch.setattr(storage, "_identity", look)
+    with pytest.warns(DoseWarning, match="interrupted"):
+        assert load(path, kind=KIND).document == {"i": 0}
+
+
 # Damage: no signature is made again, so everything is found
 
 

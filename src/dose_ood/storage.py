@@ -142,15 +142,16 @@ def load(path: str | os.PathLike[str], *, kind: str) -> Directory:
     target = _resolve(path)
     old = _sibling(target, "old")
     for attempt in range(1, _ATTEMPTS + 1):
-        source = target
-        if _identity(target) is None and _identity(old) is not None:
+        source, before = target, _identity(target)
+        if before is None and _identity(old) is not None:
             with _lock(target.parent):  # wait for a save that is between its two renames; one that was killed is not
                 source = old if _identity(target) is None else target
-        before = _identity(source)
+            before = _identity(source)
         try:
             found = _read(source, kind)
         except InputError:
-            if attempt < _ATTEMPTS and _identity(source) != before:
+            between = before is None and _identity(old) is not None
+            if attempt < _ATTEMPTS and (between or _identity(source) != before):
                 continue  # replaced while it was being read
             raise
         if source == old:
