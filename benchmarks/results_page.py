@@ -6,8 +6,9 @@
 A mark is `<!-- table fashion_mnist -->`, and what follows it up to `<!-- end -->` is written anew from
 `results/fashion_mnist/results.json`; `<!-- ranks -->` is over all pairs of theirs that the paper has,
 `<!-- statistics fashion_mnist -->` has each statistic alone, `<!-- moves cifar10 -->` how far outliers move it to each
-of the models, `<!-- levels cifar10 -->` has those of single levels of a Glow, and `<!-- ceiling cifar10 -->` what a
-classifier that knows the answer makes of them, from `results/ceiling.json`. A figure has the statistics that
+of the models, `<!-- levels cifar10 -->` has those of single levels of a Glow, `<!-- tests cifar10 -->` the same with
+score tests, of model 0, and `<!-- ceiling cifar10 -->` what a classifier that knows the answer makes of them, from
+`results/ceiling.json`. A figure has the statistics that
 model 0 gives, of the test set and of other data sets, as histograms.
 """
 
@@ -17,15 +18,16 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
 from dose_ood import ProductKDE, WhitenedSVM
 from dose_ood.benchmark.evaluate import headline, read
-from dose_ood.benchmark.methods import by_level, plain
+from dose_ood.benchmark.methods import by_level, plain, with_score_tests
 from dose_ood.benchmark.metrics import auroc
 from dose_ood.benchmark.paper import RANKS, paper_auroc
-from dose_ood.benchmark.results import METHODS, TEST, TRAIN, Folder, Results, Study
+from dose_ood.benchmark.results import HELD_OUT, METHODS, TEST, TRAIN, Folder, Results
 from dose_ood.benchmark.significance import average_ranks
 from dose_ood.plots.style import svg_file
 from dose_ood.plots.tables import histograms
@@ -33,8 +35,10 @@ from dose_ood.statistics import Statistics
 from dose_ood.study.sets import SHIFTED
 
 ROOT = Path(__file__).parents[1]
+Columns: TypeAlias = Mapping[str, tuple[Sequence[str], ProductKDE | WhitenedSVM]]  # statistics, and a density of them
 BLOCK = re.compile(
-    r"<!-- (?P<what>table|statistics|moves|levels|ceiling|ranks)(?: (?P<name>\S+))? -->\n.*?<!-- end -->\n", re.DOTALL
+    r"<!-- (?P<what>table|statistics|moves|levels|tests|ceiling|ranks)(?: (?P<name>\S+))? -->\n.*?<!-- end -->\n",
+    re.DOTALL,
 )
 
 
@@ -56,7 +60,7 @@ def page(text: str, root: Path) -> str:
         elif what == "ceiling":
             lines = ceiling(json.loads((root / "results/ceiling.json").read_text(encoding="utf-8"))["studies"][name])
         else:
-            lines = {"statistics": alone, "moves": moves, "levels": levels}[what](
+            lines = {"statistics": alone, "moves": moves, "levels": levels, "tests": tests}[what](
                 Folder(root / "results" / name), benchmarks[name]
             )
         return "\n".join([block[0].split("\n", 1)[0], *lines, "<!-- end -->", ""])
@@ -98,7 +102,7 @@ def table(results: Results) -> Iterator[str]:
 def alone(folder: Folder, results: Results) -> Iterator[str]:
     """A KDE of each statistic alone: which of them gives a set away."""
     names = plain(read(folder, "0", TEST).names)
-    return _densities(folder, results.study, {f"`{name}`": ([name], ProductKDE()) for name in names})
+    return _densities(_models(folder, results), results, {f"`{name}`": ([name], ProductKDE()) for name in names})
 
 
 def moves(folder: Folder, results: Results) -> Iterator[str]:
@@ -118,29 +122,64 @@ def moves(folder: Folder, results: Results) -> Iterator[str]:
 def levels(folder: Folder, results: Results) -> Iterator[str]:
     """What DoSE makes of a Glow's statistics of single levels, which the paper adds up first."""
     names = read(folder, "0", TEST).names
-    columns = {
-        f"{METHODS[density.kind]}{suffix}": (chosen, density)
-        for suffix, chosen in (("", plain(names)), (", by level", by_level(names)))
+    chosen = {"": plain(names), ", by level": by_level(names)}
+    return _densities(_models(folder, results), results, _dose(chosen))
+
+
+def tests(folder: Folder, results: Results) -> Iterator[str]:
+    """What score tests of model 0 add to its statistics of single levels, and how well held-out scores agree."""
+    model = _models(folder, results)[0]
+    model = {name: table.beside(Statistics.read(score_tests_of(folder, name))) for name, table in model.items()}
+    names = model[TEST].names
+    columns = _dose({", by level": by_level(names), ", with score tests": with_score_tests(names)})
+    yield from _densities([model], results, columns, paper=True)
+    yield ""
+    found = []
+    for name, (chosen, density) in columns.items():
+        parts = (model[part].select(chosen).values for part in (TRAIN, HELD_OUT))
+        fitted = density.fit(next(parts)).calibrate(next(parts))
+        found.append(f"{name} {fitted.memorisation().ece:.2%}")
+    yield f"ECE: {'; '.join(found)}"
+
+
+def score_tests_of(folder: Folder, name: str) -> Path:
+    """Where `score_tests.py` keeps what model 0 makes of a set."""
+    return folder.path / "score_tests" / f"{name}.parquet"
+
+
+def _dose(chosen: Mapping[str, Sequence[str]]) -> Columns:
+    """Both densities of DoSE of some statistics, whose names begin a suffix."""
+    return {
+        f"{METHODS[density.kind]}{suffix}": (names, density)
+        for suffix, names in chosen.items()
         for density in (ProductKDE(), WhitenedSVM())
     }
-    return _densities(folder, results.study, columns)
+
+
+def _models(folder: Folder, results: Results) -> list[dict[str, Statistics]]:
+    """The tables of each model."""
+    names = (TRAIN, HELD_OUT, TEST, *results.study.outliers)
+    return [{name: read(folder, str(member), name) for name in names} for member in range(results.study.members)]
 
 
 def _densities(
-    folder: Folder, study: Study, columns: Mapping[str, tuple[Sequence[str], ProductKDE | WhitenedSVM]]
+    models: Sequence[Mapping[str, Statistics]], results: Results, columns: Columns, *, paper: bool = False
 ) -> Iterator[str]:
     """AUROC of densities of some statistics, mean over the models: a table with a column for each."""
-    values = np.empty((study.members, len(study.outliers), len(columns)))
-    for member in range(study.members):
-        tables = {name: read(folder, str(member), name) for name in (TRAIN, TEST, *study.outliers)}
+    study = results.study
+    values = np.empty((len(models), len(study.outliers), len(columns)))
+    for member, tables in enumerate(models):
         for number, (names, density) in enumerate(columns.values()):
             density.fit(tables[TRAIN].select(names).values)
             scores = {key: density.score_samples(table.select(names).values) for key, table in tables.items()}
             values[member, :, number] = [auroc(scores[TEST], scores[outlier]) for outlier in study.outliers]
-    yield "| outliers | " + " | ".join(columns) + " |"
-    yield "|---" * (len(columns) + 1) + "|"
+    yield "| outliers | " + " | ".join([*columns, *["the paper's DoSE"] * paper]) + " |"
+    yield "|---" * (len(columns) + 1 + paper) + "|"
     for outlier, row in zip(study.outliers, values.mean(axis=0), strict=True):
-        yield f"| {outlier} | " + " | ".join(f"{value:.3f}" for value in row) + " |"
+        cells = [f"{value:.3f}" for value in row]
+        if paper:
+            cells.append(f"{max(paper_auroc(study.inlier, outlier, method) or 0 for method in ('kde', 'svm')):.3f}")
+        yield f"| {outlier} | " + " | ".join(cells) + " |"
 
 
 def ceiling(rows: Sequence[Mapping[str, str | float]]) -> Iterator[str]:

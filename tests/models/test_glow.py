@@ -10,6 +10,7 @@ from torch.distributions import Normal
 
 from dose_ood.errors import InputError
 from dose_ood.models.glow import Glow, GlowConfig
+from dose_ood.models.score_tests import score_tests
 from dose_ood.noise import content_uniform, generator
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -118,7 +119,7 @@ def test_a_fresh_flow_is_an_orthogonal_map(config):
 def test_statistics_add_up_exactly(config):
     found = trained(config).measure(images(config))
     names = [f"{name}/{level}" for name in ("latent", "jac") for level in range(config.levels)]
-    assert list(found) == ["like", "latent", "jac", *names]
+    assert list(found)[: 3 + len(names)] == ["like", "latent", "jac", *names]
     assert all(value.dtype == torch.float64 and value.shape == (6,) for value in found.values())
     assert torch.equal(found["like"], found["latent"] + found["jac"])
     for name in ("latent", "jac"):
@@ -140,6 +141,9 @@ def test_measure_is_the_layers_one_after_the_other(config):
         torch.testing.assert_close(exact.measure(x)[f"jac/{level}"], log_det, rtol=1e-10, atol=1e-9)
         torch.testing.assert_close(found[f"latent/{level}"], latent, rtol=1e-5, atol=bearable)
         torch.testing.assert_close(found[f"jac/{level}"], log_det, rtol=1e-5, atol=bearable)
+        for name, value in score_tests(part).items():
+            torch.testing.assert_close(exact.measure(x)[f"{name}/{level}"], value, rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(found[f"{name}/{level}"], value, rtol=1e-3, atol=1e-3)
 
 
 @each_config

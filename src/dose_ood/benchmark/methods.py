@@ -77,8 +77,19 @@ def by_level(names: Sequence[str]) -> tuple[str, ...]:
 
     Examples
     --------
-    >>> by_level(["like", "latent", "jac", "latent/0", "jac/0"])
+    >>> by_level(["like", "latent", "jac", "latent/0", "jac/0", "mix/0"])
     ('latent/0', 'jac/0')
+    """
+    return tuple(name for name in names if name.startswith(("latent/", "jac/")))
+
+
+def with_score_tests(names: Sequence[str]) -> tuple[str, ...]:
+    """The same and what `score_tests` makes of each level's latents.
+
+    Examples
+    --------
+    >>> with_score_tests(["like", "latent", "jac", "latent/0", "jac/0", "mix/0"])
+    ('latent/0', 'jac/0', 'mix/0')
     """
     return tuple(name for name in names if "/" in name)
 

@@ -11,12 +11,13 @@ from dose_ood.export.graph import FLOAT32, FLOAT64, Value, joined, softplus, tot
 from dose_ood.models.bijectors import CLOSED, kept_of
 from dose_ood.models.distributions import LEVELS, LOG_2PI
 from dose_ood.models.glow import Glow, Level
+from dose_ood.models.score_tests import neighbours
 
 Array = NDArray[np.float32]
 
 
 def glow_statistics(model: Glow, images: Value, noise: Value) -> dict[str, Value]:
-    """like, latent, jac and those of each level, shape (n,), by name.
+    """like, latent, jac, those of each level and its score tests, shape (n,), by name.
 
     Parameters
     ----------
@@ -32,6 +33,7 @@ def glow_statistics(model: Glow, images: Value, noise: Value) -> dict[str, Value
     scaling = -math.prod(model.config.shape) * math.log(LEVELS)
     channels, height, width = model.config.shape
     latents, jacs = [], []
+    tests: dict[str, Value] = {}
     levels = model._each_level()
     for number, level in enumerate(levels):
         x = _squeezed(x, (channels, height, width), level.squeeze.block)
@@ -39,16 +41,44 @@ def glow_statistics(model: Glow, images: Value, noise: Value) -> dict[str, Value
         channels, height, width = channels * p * q, height // p, width // q
         x, jac = _stepped(x, level, (channels, height, width))
         jacs.append(jac if number else jac + scaling)
-        if number + 1 < len(levels):
-            kept = kept_of(channels)
-            x, z = x.split(1, kept, channels - kept)
-            latents.append(_log_normal(z, (channels - kept) * height * width))
-            channels = kept
-    latents.append(_log_normal(x, channels * height * width))
+        kept = kept_of(channels) if number + 1 < len(levels) else 0
+        x, z = x.split(1, kept, channels - kept) if kept else (x, x)
+        shape = channels - kept, height, width
+        latents.append(_log_normal(z, math.prod(shape)))
+        tests |= {f"{name}/{number}": value for name, value in _score_tests(z.cast(FLOAT64), shape).items()}
+        channels = kept
     latent, jac = total(latents), total(jacs)
     each_latent = {f"latent/{level}": value for level, value in enumerate(latents)}
     each_jac = {f"jac/{level}": value for level, value in enumerate(jacs)}
-    return {"like": latent + jac, "latent": latent, "jac": jac, **each_latent, **each_jac}
+    return {"like": latent + jac, "latent": latent, "jac": jac, **each_latent, **each_jac, **tests}
+
+
+def _score_tests(z: Value, shape: tuple[int, int, int]) -> dict[str, Value]:
+    """What `score_tests` gives, of latents of this shape."""
+    channels, height, width = shape
+    pixels = height * width
+    excess = _products(z, z, channels) - pixels * np.eye(channels)
+    found = {
+        "shift": z.sum(2, 3).square().sum(1) / (pixels * channels),
+        "mix": excess.square().sum(1, 2) / (pixels * channels * (channels + 1)),
+    }
+    near = [
+        _products(_window(z, *here), _window(z, *there), channels).square().sum(1, 2) / pairs
+        for here, there, pairs in neighbours(height, width)
+    ]
+    if near:
+        found["near"] = total(near) / (len(near) * channels**2)
+    return {name: value.map("Log") for name, value in found.items()}
+
+
+def _window(z: Value, rows: slice, columns: slice) -> Value:
+    """Some rows and columns of images (n, c, h, w)."""
+    return z.take(np.arange(rows.start, rows.stop), 2).take(np.arange(columns.start, columns.stop), 3)
+
+
+def _products(a: Value, b: Value, channels: int) -> Value:
+    """Σ a_p b_pᵀ over the pixels, shape (n, c, c)."""
+    return a.reshape(0, channels, -1) @ b.reshape(0, channels, -1).transpose(0, 2, 1)
 
 
 def _squeezed(x: Value, shape: tuple[int, int, int], block: tuple[int, int]) -> Value:

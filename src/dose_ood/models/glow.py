@@ -15,6 +15,7 @@ from dose_ood.models.checks import check_counts, check_images, check_shape
 from dose_ood.models.distributions import LEVELS, LOG_2PI
 from dose_ood.models.fused import LEAST_IMAGES, Folded, FusedSteps, fold
 from dose_ood.models.parallel import at_once, workers
+from dose_ood.models.score_tests import score_tests
 from dose_ood.noise import content_uniform, generator
 
 AT_ONCE = 64  # images that a thread measures together
@@ -159,8 +160,8 @@ class Glow(nn.Module):
     >>> model = Glow(GlowConfig(shape=(1, 8, 8), levels=2, steps=2, filters=4))
     >>> images = torch.arange(192, dtype=torch.uint8).view(3, 1, 8, 8)
     >>> model.initialize(images, torch.Generator().manual_seed(0))
-    >>> list(model.measure(images))
-    ['like', 'latent', 'jac', 'latent/0', 'latent/1', 'jac/0', 'jac/1']
+    >>> ", ".join(model.measure(images))
+    'like, latent, jac, latent/0, latent/1, jac/0, jac/1, shift/0, mix/0, near/0, shift/1, mix/1, near/1'
     """
 
     kind: ClassVar[str] = "glow"
@@ -177,23 +178,19 @@ class Glow(nn.Module):
 
     @torch.no_grad()
     def measure(self, x: Tensor) -> dict[str, Tensor]:
-        """The paper's statistics of each image and those of each level, in float64, with noise from the image alone.
+        """The paper's statistics of each image, those of each level and its score tests, in float64.
 
-        like = latent + jac exactly, and the levels' add up to latent and jac. Images go through the flow a few at a
-        time, however many there are, so that what they need stays in a processor's cache.
+        Noise comes from the image alone. like = latent + jac exactly, and the levels' add up to latent and jac. Images
+        go through the flow a few at a time, however many there are, so that what they need stays in a processor's
+        cache.
         """
         self._require_initialised()
         folded = self._fold()
         threads = workers(len(x), LEAST_IMAGES)
         turns = max(1, -(-len(x) // (threads * AT_ONCE)))
         some = torch.tensor_split(x, threads * turns)
-        parts = at_once([partial(self._encode_with_content_noise, part, folded) for part in some], threads)
-        latents = [torch.cat(level) for level in zip(*(part.latent for part in parts), strict=True)]
-        jacs = [torch.cat(level) for level in zip(*(part.jac for part in parts), strict=True)]
-        latent, jac = _sum(latents), _sum(jacs)
-        each_latent = {f"latent/{level}": value for level, value in enumerate(latents)}
-        each_jac = {f"jac/{level}": value for level, value in enumerate(jacs)}
-        return {"like": latent + jac, "latent": latent, "jac": jac, **each_latent, **each_jac}
+        parts = at_once([partial(self._measure_some, part, folded) for part in some], threads)
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
     def objective(self, x: Tensor, noise: torch.Generator, *, share: tuple[int, int] = (0, 1)) -> Tensor:
         """−log q(x + u) of each image in nats, shape (n,), float64.
@@ -307,8 +304,18 @@ class Glow(nn.Module):
         dtype = next(self.parameters()).dtype
         return (values.permute(0, 2, 3, 1) / LEVELS - 0.5).to(dtype)
 
-    def _encode_with_content_noise(self, x: Tensor, folded: Sequence[Folded]) -> Latents:
-        return self._encode(self._with_content_noise(x), folded)
+    def _measure_some(self, x: Tensor, folded: Sequence[Folded]) -> dict[str, Tensor]:
+        found = self._encode(self._with_content_noise(x), folded)
+        latent, jac = _sum(found.latent), _sum(found.jac)
+        tests = [score_tests(z) for z in found.z]
+        return {
+            "like": latent + jac,
+            "latent": latent,
+            "jac": jac,
+            **{f"latent/{level}": value for level, value in enumerate(found.latent)},
+            **{f"jac/{level}": value for level, value in enumerate(found.jac)},
+            **{f"{name}/{level}": value for level, each in enumerate(tests) for name, value in each.items()},
+        }
 
     def _with_content_noise(self, x: Tensor) -> Tensor:
         check_images(x, self.config.shape)
