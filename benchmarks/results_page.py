@@ -7,9 +7,9 @@ A mark is `<!-- table fashion_mnist -->`, and what follows it up to `<!-- end --
 `results/fashion_mnist/results.json`; `<!-- ranks -->` is over all pairs of theirs that the paper has,
 `<!-- statistics fashion_mnist -->` has each statistic alone, `<!-- moves cifar10 -->` how far outliers move it to each
 of the models, `<!-- levels cifar10 -->` has those of single levels of a Glow, `<!-- tests cifar10 -->` the same with
-score tests, of model 0, and `<!-- ceiling cifar10 -->` what a classifier that knows the answer makes of them, from
-`results/ceiling.json`. A figure has the statistics that
-model 0 gives, of the test set and of other data sets, as histograms.
+score tests, of the models that have them, and `<!-- ceiling cifar10 -->` what a classifier that knows the answer makes
+of them, from `results/ceiling.json`. A figure has the statistics that model 0 gives, of the test set and of other data
+sets, as histograms.
 """
 
 import argparse
@@ -127,24 +127,25 @@ def levels(folder: Folder, results: Results) -> Iterator[str]:
 
 
 def tests(folder: Folder, results: Results) -> Iterator[str]:
-    """What score tests of model 0 add to its statistics of single levels, and how well held-out scores agree."""
-    model = _models(folder, results)[0]
-    model = {name: table.beside(Statistics.read(score_tests_of(folder, name))) for name, table in model.items()}
-    names = model[TEST].names
+    """What score tests add to the statistics of single levels, of the models that have both, beside the paper's."""
+    models = {number: tables for number, tables in enumerate(_models(folder, results)) if _has_tests(tables[TEST])}
+    names = models[0][TEST].names
     columns = _dose({", by level": by_level(names), ", with score tests": with_score_tests(names)})
-    yield from _densities([model], results, columns, paper=True)
+    single = "model 0 alone" if len(models) == 1 else f"mean over {len(models)} models"
+    yield f"Score tests, {single}:"
     yield ""
-    found = []
-    for name, (chosen, density) in columns.items():
-        parts = (model[part].select(chosen).values for part in (TRAIN, HELD_OUT))
-        fitted = density.fit(next(parts)).calibrate(next(parts))
-        found.append(f"{name} {fitted.memorisation().ece:.2%}")
-    yield f"ECE: {'; '.join(found)}"
+    yield from _densities(list(models.values()), results, columns, paper=True)
+    yield ""
+    errors: dict[str, list[float]] = {name: [] for name in columns}
+    for tables in models.values():
+        for name, (chosen, density) in columns.items():
+            train, held_out = (tables[part].select(chosen).values for part in (TRAIN, HELD_OUT))
+            errors[name].append(density.fit(train).calibrate(held_out).memorisation().ece)
+    yield "ECE: " + ", ".join(f"{name} {np.mean(each):.2%}" for name, each in errors.items() if "tests" in name)
 
 
-def score_tests_of(folder: Folder, name: str) -> Path:
-    """Where `score_tests.py` keeps what model 0 makes of a set."""
-    return folder.path / "score_tests" / f"{name}.parquet"
+def _has_tests(table: Statistics) -> bool:
+    return len(with_score_tests(table.names)) > len(by_level(table.names))
 
 
 def _dose(chosen: Mapping[str, Sequence[str]]) -> Columns:

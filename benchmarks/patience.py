@@ -1,0 +1,105 @@
+"""Do Glows find more the longer they are trained as the paper trains them?
+
+    DOSE_DATA=… python benchmarks/patience.py runs/patience-0 --seed 0      # as long as wanted; goes on where it was
+    DOSE_DATA=… python benchmarks/patience.py runs/patience-1 --seed 1
+    DOSE_DATA=… python benchmarks/patience.py runs/patience-0 runs/patience-1 --output results/patience.json
+
+The first two train a Glow of CIFAR10 with the paper's Adamax, its rate, which it holds constant, its penalty and its
+library's couplings, with 64 filters instead of 400, and keep the weights after every few epochs. The last shows
+outliers to all that were kept: densities of 2,500 training images, 1,500 test images, 1,000 of each other set.
+"""
+
+import argparse
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import track
+from safetensors.torch import load_file, save_file
+
+from common import show
+from dose_ood import ProductKDE, WhitenedSVM
+from dose_ood.benchmark.methods import by_level, plain, with_score_tests
+from dose_ood.benchmark.metrics import auroc
+from dose_ood.data.images import read_images, split
+from dose_ood.measure import measure
+from dose_ood.models.glow import Glow
+from dose_ood.recipes import GLOW_RECIPES
+from dose_ood.runs import Record
+from dose_ood.train import train
+
+RECIPE = replace(GLOW_RECIPES["paper"], filters=64, epochs=24, warm_up_epochs=1)
+EPOCHS = 3  # between two snapshots
+DATA, OUTLIERS = "cifar10", ("svhn", "celeba", "imagenet32", "cifar100")
+SHAPE = (3, 32, 32)
+ROWS = {"train": 2_500, "test": 1_500, "outliers": 1_000}
+STATISTICS = {"sums": plain, "by level": by_level, "with score tests": with_score_tests}
+
+
+def run(directory: Path, seed: int) -> None:
+    """Train a Glow, and keep its weights after every few epochs."""
+    images = read_images(DATA)
+    model = Glow(RECIPE.config(DATA, SHAPE, None), seed)
+
+    def keep(record: Record) -> None:
+        if record.held_out is not None and (record.epoch + 1) % EPOCHS == 0:
+            print(f"{record.step:,} steps, held out {record.held_out:,.1f} nats", flush=True)
+            save_file(model.state_dict(), directory / f"{record.step:06}.safetensors")
+
+    torch.set_num_threads(1)
+    train(model, images, RECIPE, directory, seed=seed, resume=directory.exists(), progress=keep)
+
+
+def rows_of(model: Glow) -> Iterator[dict[str, str | float]]:
+    """What a model makes of each set of outliers: likelihood, TT, and the better of KDE and SVM."""
+    images = read_images(DATA)
+    train = measure(model, images[split(len(images)).train[: ROWS["train"]]])
+    test = measure(model, read_images(f"{DATA}:test")[: ROWS["test"]])
+    for outlier in OUTLIERS:
+        found = measure(model, read_images(f"{outlier}:test")[: ROWS["outliers"]])
+        row: dict[str, str | float] = {
+            "bits/dim": float(-test["like"].mean() / math.prod(SHAPE) / math.log(2)),
+            "outliers": outlier,
+            "latent moves": float((found["latent"].mean() - test["latent"].mean()) / test["latent"].std()),
+            "likelihood": auroc(test["like"], found["like"]),
+            "TT": auroc(*(-np.abs(each["like"] - train["like"].mean()) for each in (test, found))),
+        }
+        for kind, choose in STATISTICS.items():
+            inlier, outside, own = (table.select(choose(train.names)).values for table in (test, found, train))
+            densities = [each.fit(own) for each in (ProductKDE(), WhitenedSVM())]
+            row[kind] = max(auroc(each.score_samples(inlier), each.score_samples(outside)) for each in densities)
+        yield row
+
+
+def compare(runs: list[Path], output: Path) -> None:
+    """Show outliers to every model that was kept."""
+    rows: list[dict[str, str | float]] = []
+    for snapshot in track(sorted(file for run in runs for file in run.glob("*.safetensors")), "measuring"):
+        model = Glow(RECIPE.config(DATA, SHAPE, None))
+        model.load_state_dict(load_file(snapshot))
+        steps: dict[str, str | float] = {"run": snapshot.parent.name, "steps": int(snapshot.stem)}
+        rows += [steps | row for row in rows_of(model)]
+    show(Console(width=180), "the longer it is trained: AUROC", rows)
+    command = f"python benchmarks/patience.py {' '.join(map(str, runs))} --output {output}"
+    output.write_text(json.dumps({"command": command, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path, nargs="+", help="folder of a run; several to compare")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, help="JSON file of a comparison")
+    options = parser.parse_args()
+    if options.output:
+        compare(options.runs, options.output)
+    else:
+        run(options.runs[0], options.seed)
+
+
+if __name__ == "__main__":
+    main()
