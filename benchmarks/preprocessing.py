@@ -1,10 +1,10 @@
 """What a model's statistics make of things done to images before they are shown: flips, crops, JPEG, sharpening, noise.
 
-    DOSE_DATA=… python benchmarks/preprocessing.py results/celeba runs celeba --output FILE
+    DOSE_DATA=… python benchmarks/preprocessing.py results/celeba celeba --output FILE
 
-The densities are those of model 0 of a `dose bench`, fitted to its statistics of training images, and its test set is
-the inliers. The outliers are the first 1,000 test images of a data set, each time changed in one way. With the
-inliers' own data set, an AUROC of 0.5 says that nothing shows. About a minute for a Glow of 64 filters.
+The densities are those of model 0 of a `dose bench`, which the zoo has, fitted to its statistics of training images,
+and its test set is the inliers. The outliers are the first 1,000 test images of a data set, each time changed in one
+way. With the inliers' own data set, an AUROC of 0.5 says that nothing shows. About a minute for a Glow of 64 filters.
 """
 
 import argparse
@@ -20,15 +20,15 @@ from rich.progress import track
 
 from common import show
 from dose_ood import ProductKDE, WhitenedSVM
-from dose_ood.benchmark.methods import plain
+from dose_ood.benchmark.methods import plain, with_score_tests
 from dose_ood.benchmark.metrics import auroc
-from dose_ood.benchmark.results import TEST, TRAIN
+from dose_ood.benchmark.results import TEST, TRAIN, Folder
 from dose_ood.data.images import read_images
 from dose_ood.data.shifts import SHIFTS
 from dose_ood.measure import measure
 from dose_ood.noise import generator
 from dose_ood.study.sets import Images
-from zoo import open_member
+from score_tests import zoo_model
 
 ROWS = 1_000
 OFF = (0.125, 0.25, 0.5)
@@ -90,31 +90,32 @@ def changed(images: Images) -> dict[str, Images]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="of a dose bench")
-    parser.add_argument("runs", type=Path, help="folder that has the run of its model 0")
+    parser.add_argument("folder", type=Path, help="of a dose bench, whose model 0 is in the zoo")
     parser.add_argument("data", help="the data set whose test images are changed")
     parser.add_argument("--output", type=Path, required=True, help="JSON file")
     options = parser.parse_args()
-    _, _, loaded, tables = open_member(options.folder, options.runs, "0")
-    names = plain(tables[TRAIN].names)
-    train, test = (tables[name].select(names) for name in (TRAIN, TEST))
-    densities = {name: each.fit(train.values) for name, each in (("KDE", ProductKDE()), ("SVM", WhitenedSVM()))}
-    likelihood = "like" if "like" in names else "iwae"
+    model, _, tables = zoo_model(Folder(options.folder))
+    train, test = tables[TRAIN], tables[TEST]
+    densities = {
+        f"{kind}{suffix}": (names, density.fit(train.select(names).values))
+        for suffix, names in (("", plain(train.names)), (", with score tests", with_score_tests(train.names)))
+        for kind, density in (("KDE", ProductKDE()), ("SVM", WhitenedSVM()))
+        if names
+    }
+    likelihood = "like" if "like" in train.names else "iwae"
     rows = []
     for name, images in track(changed(read_images(f"{options.data}:test")[:ROWS]).items(), "measuring"):
-        table = measure(loaded.model, images).select(names)
+        table = measure(model, images)
         row: dict[str, str | float] = {"images": name, "likelihood": auroc(test[likelihood], table[likelihood])}
         row["TT"] = auroc(*(-np.abs(each[likelihood] - train[likelihood].mean()) for each in (test, table)))
-        for density, fitted in densities.items():
-            row[density] = auroc(fitted.score_samples(test.values), fitted.score_samples(table.values))
-        for statistic in names:  # in standard deviations of the test set
+        for density, (chosen, fitted) in densities.items():
+            row[density] = auroc(*(fitted.score_samples(each.select(chosen).values) for each in (test, table)))
+        for statistic in plain(train.names):  # in standard deviations of the test set
             away = table[statistic].mean() - test[statistic].mean()
             row[f"{statistic} moves"] = float(away / test[statistic].std())
         rows.append(row)
     show(Console(width=150), f"{options.data} to model 0 of {options.folder}: AUROC", rows)
-    command = (
-        f"python benchmarks/preprocessing.py {options.folder} {options.runs} {options.data} --output {options.output}"
-    )
+    command = f"python benchmarks/preprocessing.py {options.folder} {options.data} --output {options.output}"
     found = {"command": command, "images": ROWS, "rows": rows}
     options.output.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

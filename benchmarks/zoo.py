@@ -32,7 +32,7 @@ from dose_ood.data.verify import verify_set
 from dose_ood.density.base import DensityOfStates
 from dose_ood.guard import with_model
 from dose_ood.measure import measure
-from dose_ood.models.registry import Loaded
+from dose_ood.models.registry import Loaded, Model
 from dose_ood.noise import generator
 from dose_ood.recipes import RECIPES
 from dose_ood.storage import Json
@@ -72,22 +72,19 @@ class Entry:
         return {"nats": nats, "bits_per_dim": recipe.bits_per_dim(model, nats, math.prod(model.config.shape))}
 
 
-def open_member(path: Path, runs: Path, member: str) -> tuple[Results, Sets, Loaded, dict[str, Statistics]]:
-    """A benchmark, its images, and one of its models with the statistics that it gave, some of them measured again."""
-    folder = Folder(path)
+def open_bench(folder: Folder, member: str) -> tuple[Results, Sets, dict[str, Statistics]]:
+    """A benchmark, its images, and the statistics that one of its models gave them."""
     results = Results.read(folder.results)
     study = results.study
     outliers = [f"{name}={source}" for name, source in study.outliers.items()]
     sets = open_sets(study.inlier, outliers, study.rows, study.seed)
-    loaded = _model(results, sets, runs, member)
-    tables = {name: read(folder, member, name) for name in sets.names}
-    _check(loaded, sets, tables)
-    return results, sets, loaded, tables
+    return results, sets, {name: read(folder, member, name) for name in sets.names}
 
 
 def make(options: argparse.Namespace) -> Path:
-    results, sets, loaded, tables = open_member(options.results, options.runs, options.member)
-    study = results.study
+    results, sets, tables = open_bench(Folder(options.results), options.member)
+    loaded, study = _model(results, sets, options.runs, options.member), results.study
+    check(loaded.model, sets, tables)
     names = (by_level if options.levels else plain)(tables[TRAIN].names)
     estimator = ESTIMATORS[options.method](discard=options.discard)
     detector = Detector.fit(tables[TRAIN], _some(tables[HELD_OUT], options.rows), estimator, names)
@@ -118,10 +115,10 @@ def _model(results: Results, sets: Sets, runs: Path, name: str) -> Loaded:
     return loaded
 
 
-def _check(loaded: Loaded, sets: Sets, tables: dict[str, Statistics]) -> None:
+def check(model: Model, sets: Sets, tables: dict[str, Statistics]) -> None:
     """The tables are this very model's statistics of these images."""
     for name, table in tables.items():
-        again = measure(loaded.model.eval(), sets.images(name)[:CHECKED]).select(table.names)
+        again = measure(model, sets.images(name)[:CHECKED]).select(table.names)
         if len(table) != sets.known(name)[0] or not np.allclose(again.values, table.values[:CHECKED], 1e-4, 1e-3):
             raise InputError(f"the {name} statistics of the benchmark are not what this model gives")
 
