@@ -81,11 +81,14 @@ def changed(images: Images) -> dict[str, Images]:
         found[f"{share:.1%} of the values one grey level off"] = off_by_one(images, share)
         found[f"flipped, and {share:.1%} off"] = off_by_one(found["flipped left to right"], share)
         found[f"upside down, and {share:.1%} off"] = off_by_one(found["upside down"], share)
+    return found | {name: applied(change, images) for name, change in CHANGES.items()}
+
+
+def applied(change: Change, images: Images) -> Images:
+    """Images, in shape (n, c, h, w), changed as pictures."""
     pictures = [Image.fromarray(image.squeeze(0) if len(image) == 1 else image.transpose(1, 2, 0)) for image in images]
-    for name, change in CHANGES.items():
-        arrays = np.stack([np.asarray(change(picture)) for picture in pictures])
-        found[name] = np.ascontiguousarray(arrays.reshape(*arrays.shape[:3], -1).transpose(0, 3, 1, 2))
-    return found
+    arrays = np.stack([np.asarray(change(picture)) for picture in pictures])
+    return np.ascontiguousarray(arrays.reshape(*arrays.shape[:3], -1).transpose(0, 3, 1, 2))
 
 
 def main() -> None:

@@ -30,7 +30,8 @@ def table(member: str, name: str, rows: int) -> Statistics:
     drawn = flow(rows, outlier=name not in (TRAIN, HELD_OUT, TEST, "hflip"), seed=SEEDS[name])
     noise = 5 * generator(f"member {member}", SEEDS[name]).normal(size=(rows, 2))
     latent, jac = drawn["latent"] + noise[:, 0], drawn["jac"] + noise[:, 1]
-    return Statistics.from_columns({"like": latent + jac, "latent": latent, "jac": jac, "jac/0": jac / 2})
+    more = {"jac/0": jac / 2, "mix/0": noise.sum(axis=1)}
+    return Statistics.from_columns({"like": latent + jac, "latent": latent, "jac": jac, **more})
 
 
 def pictures(name: str, rows: int, channels: int = 1) -> np.ndarray:

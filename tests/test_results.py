@@ -50,14 +50,18 @@ def test_the_readme_says_the_same():
         results = Results.read(Folder(ROOT / "results" / inlier).results)
         number, values = [*results.study.outliers].index(outlier), headline(results.cells, results.study)
         expected = [values["likelihood"][number], max(values["kde"][number], values["svm"][number])]
-        block = re.search(
-            rf"<!-- levels {inlier} -->.*?^\| {outlier} \| (.*?) \|$", texts["RESULTS.md"], re.DOTALL | re.MULTILINE
-        )
-        by_level = max(block[1].split(" | ")[2:]) if block else ""
+
+        def better(block: str, inlier: str = inlier, outlier: str = outlier) -> str:
+            """The better of the third and fourth column of a block of RESULTS.md, if it has one of this data set."""
+            line = rf"<!-- {block} {inlier} -->.*?^\| {outlier} \| (.*?) \|$"
+            found = re.search(line, texts["RESULTS.md"], re.DOTALL | re.MULTILINE)
+            return max(found[1].split(" | ")[2:4]) if found else ""
+
         paper = max(TABLE_1[inlier][outlier][method] for method in ("kde", "svm"))
         assert [cell.strip() for cell in cells.split("|")] == [
             *(f"{value:.3f}" for value in expected),
-            by_level,
+            better("levels"),
+            better("tests"),
             f"{paper:.3f}",
         ]
 
@@ -70,6 +74,7 @@ def test_tables_are_written_between_their_marks(pages, tmp_path, monkeypatch):
     before = "# Ours\n<!-- table toy -->\nold\n<!-- end -->\nbetween\n<!-- ranks -->\n<!-- end -->\n"
     before += (
         "<!-- statistics toy -->\n<!-- end -->\n<!-- levels toy -->\n<!-- end -->\n<!-- ceiling toy -->\n<!-- end -->\n"
+        "<!-- tests toy -->\n<!-- end -->\n"
     )
     rows = [{"outliers": name, "statistics": "the paper's", "classifier": 0.75} for name in ("far", "hflip")]
     (tmp_path / "results/ceiling.json").write_text(json.dumps({"studies": {"toy": rows}}))
@@ -82,8 +87,10 @@ def test_tables_are_written_between_their_marks(pages, tmp_path, monkeypatch):
     assert "Average rank over 2 pairs" in after.split("between")[1], "the paper has no hflip"
     assert "| outliers | `like` | `latent` | `jac` |" in after, "levels are not among the paper's statistics"
     assert after.split("<!-- ceiling toy -->")[1].split("\n")[3:5] == ["| far | the paper's | 0.750 |", "<!-- end -->"]
-    (heading,) = (line for line in after.splitlines() if "by level" in line)
-    assert heading == "| outliers | DoSE KDE | DoSE SVM | DoSE KDE, by level | DoSE SVM, by level |"
+    by_level, tests = (line for line in after.splitlines() if "| DoSE SVM, by level |" in line)
+    assert by_level == "| outliers | DoSE KDE | DoSE SVM | DoSE KDE, by level | DoSE SVM, by level |"
+    assert tests.endswith("| DoSE KDE, with score tests | DoSE SVM, with score tests | the paper's DoSE |")
+    assert "Score tests, mean over 2 models:" in after
     drawn = pages.figure(Folder(tmp_path / "results/toy"), found["toy"])
     assert drawn.startswith(b"<?xml")
     assert b"<image" not in drawn
