@@ -7,9 +7,10 @@ A mark is `<!-- table fashion_mnist -->`, and what follows it up to `<!-- end --
 `results/fashion_mnist/results.json`; `<!-- ranks -->` is over all pairs of theirs that the paper has,
 `<!-- statistics fashion_mnist -->` has each statistic alone, `<!-- moves cifar10 -->` how far outliers move it to each
 of the models, `<!-- levels cifar10 -->` has those of single levels of a Glow, `<!-- tests cifar10 -->` the same with
-score tests, of the models that have them, and `<!-- ceiling cifar10 -->` what a classifier that knows the answer makes
-of them, from `results/ceiling.json`. A figure has the statistics that model 0 gives, of the test set and of other data
-sets, as histograms.
+score tests, of the models that have them, `<!-- alike cifar10 -->` what is found where all images were changed alike,
+from `results/alike.json`, and `<!-- ceiling cifar10 -->` what a classifier that knows the answer makes of statistics,
+from `results/ceiling.json`. A figure has the statistics that model 0 gives, of the test set and of other data sets, as
+histograms.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -37,7 +38,7 @@ from dose_ood.study.sets import SHIFTED
 ROOT = Path(__file__).parents[1]
 Columns: TypeAlias = Mapping[str, tuple[Sequence[str], ProductKDE | WhitenedSVM]]  # statistics, and a density of them
 BLOCK = re.compile(
-    r"<!-- (?P<what>table|statistics|moves|levels|tests|ceiling|ranks)(?: (?P<name>\S+))? -->\n.*?<!-- end -->\n",
+    r"<!-- (?P<what>table|statistics|moves|levels|tests|alike|ceiling|ranks)(?: (?P<name>\S+))? -->\n.*?<!-- end -->\n",
     re.DOTALL,
 )
 
@@ -58,7 +59,9 @@ def page(text: str, root: Path) -> str:
         elif what == "table":
             lines = table(benchmarks[name])
         elif what == "ceiling":
-            lines = ceiling(json.loads((root / "results/ceiling.json").read_text(encoding="utf-8"))["studies"][name])
+            lines = ceiling(_json(root / "results/ceiling.json")["studies"][name])
+        elif what == "alike":
+            lines = alike([row for row in _json(root / "results/alike.json")["rows"] if row["data"] == name])
         else:
             lines = {"statistics": alone, "moves": moves, "levels": levels, "tests": tests}[what](
                 Folder(root / "results" / name), benchmarks[name]
@@ -194,6 +197,20 @@ def ceiling(rows: Sequence[Mapping[str, str | float]]) -> Iterator[str]:
                 + " | ".join(f"{value:.3f}" if isinstance(value, float) else value for value in row.values())
                 + " |"
             )
+
+
+def alike(rows: Sequence[Mapping[str, str | float]]) -> Iterator[str]:
+    """What is found where all images went through the same change, as `alike.py` has kept it."""
+    changes = list(dict.fromkeys(row["all images"] for row in rows))
+    yield "| outliers | " + " | ".join(map(str, changes)) + " |"
+    yield "|---" * (len(changes) + 1) + "|"
+    for outlier in dict.fromkeys(row["outliers"] for row in rows):
+        cells = [[v for v in row.values() if isinstance(v, float)] for row in rows if row["outliers"] == outlier]
+        yield f"| {outlier} | " + " | ".join(" / ".join(f"{value:.3f}" for value in cell) for cell in cells) + " |"
+
+
+def _json(path: Path) -> Any:  # of a benchmark of ours, whose fields are looked up by name
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def ranks(benchmarks: Mapping[str, Results]) -> Iterator[str]:
