@@ -22,9 +22,7 @@ from rich.console import Console
 from rich.progress import track
 from safetensors.torch import load_file, save_file
 
-from common import show
-from dose_ood import ProductKDE, WhitenedSVM
-from dose_ood.benchmark.methods import by_level, plain, with_score_tests
+from common import dose_aurocs, show
 from dose_ood.benchmark.metrics import auroc
 from dose_ood.data.images import read_images, split
 from dose_ood.measure import measure
@@ -38,7 +36,6 @@ EPOCHS = 3  # between two snapshots
 DATA, OUTLIERS = "cifar10", ("svhn", "celeba", "imagenet32", "cifar100")
 SHAPE = (3, 32, 32)
 ROWS = {"train": 2_500, "test": 1_500, "outliers": 1_000}
-STATISTICS = {"sums": plain, "by level": by_level, "with score tests": with_score_tests}
 
 
 def run(directory: Path, seed: int) -> None:
@@ -69,11 +66,7 @@ def rows_of(model: Glow) -> Iterator[dict[str, str | float]]:
             "likelihood": auroc(test["like"], found["like"]),
             "TT": auroc(*(-np.abs(each["like"] - train["like"].mean()) for each in (test, found))),
         }
-        for kind, choose in STATISTICS.items():
-            inlier, outside, own = (table.select(choose(train.names)).values for table in (test, found, train))
-            densities = [each.fit(own) for each in (ProductKDE(), WhitenedSVM())]
-            row[kind] = max(auroc(each.score_samples(inlier), each.score_samples(outside)) for each in densities)
-        yield row
+        yield row | dose_aurocs(train, test, found)
 
 
 def compare(runs: list[Path], output: Path) -> None:
