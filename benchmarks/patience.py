@@ -30,11 +30,13 @@ from dose_ood.models.glow import Glow
 from dose_ood.recipes import GLOW_RECIPES
 from dose_ood.runs import Record
 from dose_ood.train import train
+from preprocessing import applied, jpeg
 
 RECIPE = replace(GLOW_RECIPES["paper"], filters=64, epochs=24, warm_up_epochs=1)
 EPOCHS = 3  # between two snapshots
 DATA, OUTLIERS = "cifar10", ("svhn", "celeba", "imagenet32", "cifar100")
 SHAPE = (3, 32, 32)
+QUALITY = 75  # of the JPEG that all images go through, so that how they were made does not tell
 ROWS = {"train": 2_500, "test": 1_500, "outliers": 1_000}
 
 
@@ -53,12 +55,16 @@ def run(directory: Path, seed: int) -> None:
 
 
 def rows_of(model: Glow) -> Iterator[dict[str, str | float]]:
-    """What a model makes of each set of outliers: likelihood, TT, and the better of KDE and SVM."""
+    """What a model makes of each set of outliers: likelihood, TT, DoSE, and DoSE after the same JPEG for all images."""
     images = read_images(DATA)
-    train = measure(model, images[split(len(images)).train[: ROWS["train"]]])
-    test = measure(model, read_images(f"{DATA}:test")[: ROWS["test"]])
+    sets = {"train": images[split(len(images)).train[: ROWS["train"]]]}
+    sets["test"] = read_images(f"{DATA}:test")[: ROWS["test"]]
+    sets |= {name: read_images(f"{name}:test")[: ROWS["outliers"]] for name in OUTLIERS}
+    tables = {name: measure(model, each) for name, each in sets.items()}
+    alike = {name: measure(model, applied(jpeg(QUALITY), each)) for name, each in sets.items()}
+    train, test = tables["train"], tables["test"]
     for outlier in OUTLIERS:
-        found = measure(model, read_images(f"{outlier}:test")[: ROWS["outliers"]])
+        found = tables[outlier]
         row: dict[str, str | float] = {
             "bits/dim": float(-test["like"].mean() / math.prod(SHAPE) / math.log(2)),
             "outliers": outlier,
@@ -66,7 +72,8 @@ def rows_of(model: Glow) -> Iterator[dict[str, str | float]]:
             "likelihood": auroc(test["like"], found["like"]),
             "TT": auroc(*(-np.abs(each["like"] - train["like"].mean()) for each in (test, found))),
         }
-        yield row | dose_aurocs(train, test, found)
+        after = dose_aurocs(alike["train"], alike["test"], alike[outlier])
+        yield row | dose_aurocs(train, test, found) | {f"{kind}, JPEG": value for kind, value in after.items()}
 
 
 def compare(runs: list[Path], output: Path) -> None:

@@ -8,7 +8,8 @@ A mark is `<!-- table fashion_mnist -->`, and what follows it up to `<!-- end --
 `<!-- statistics fashion_mnist -->` has each statistic alone, `<!-- moves cifar10 -->` how far outliers move it to each
 of the models, `<!-- levels cifar10 -->` has those of single levels of a Glow, `<!-- tests cifar10 -->` the same with
 score tests, of the models that have them, `<!-- alike cifar10 -->` what is found where all images were changed alike,
-from `results/alike.json`, and `<!-- ceiling cifar10 -->` what a classifier that knows the answer makes of statistics,
+from `results/alike.json`, `<!-- patience -->` what Glows find the longer they are trained, from
+`results/patience.json`, and `<!-- ceiling cifar10 -->` what a classifier that knows the answer makes of statistics,
 from `results/ceiling.json`. A figure has the statistics that model 0 gives, of the test set and of other data sets, as
 histograms.
 """
@@ -23,6 +24,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from common import STATISTICS
 from dose_ood import ProductKDE, WhitenedSVM
 from dose_ood.benchmark.evaluate import headline, read
 from dose_ood.benchmark.methods import by_level, plain, with_score_tests
@@ -38,7 +40,8 @@ from dose_ood.study.sets import SHIFTED
 ROOT = Path(__file__).parents[1]
 Columns: TypeAlias = Mapping[str, tuple[Sequence[str], ProductKDE | WhitenedSVM]]  # statistics, and a density of them
 BLOCK = re.compile(
-    r"<!-- (?P<what>table|statistics|moves|levels|tests|alike|ceiling|ranks)(?: (?P<name>\S+))? -->\n.*?<!-- end -->\n",
+    r"<!-- (?P<what>table|statistics|moves|levels|tests|alike|patience|ceiling|ranks)"
+    r"(?: (?P<name>\S+))? -->\n.*?<!-- end -->\n",
     re.DOTALL,
 )
 
@@ -60,6 +63,8 @@ def page(text: str, root: Path) -> str:
             lines = table(benchmarks[name])
         elif what == "ceiling":
             lines = ceiling(_json(root / "results/ceiling.json")["studies"][name])
+        elif what == "patience":
+            lines = patience(_json(root / "results/patience.json")["rows"])
         elif what == "alike":
             lines = alike([row for row in _json(root / "results/alike.json")["rows"] if row["data"] == name])
         else:
@@ -207,6 +212,21 @@ def alike(rows: Sequence[Mapping[str, str | float]]) -> Iterator[str]:
     for outlier in dict.fromkeys(row["outliers"] for row in rows):
         cells = [[v for v in row.values() if isinstance(v, float)] for row in rows if row["outliers"] == outlier]
         yield f"| {outlier} | " + " | ".join(" / ".join(f"{value:.3f}" for value in cell) for cell in cells) + " |"
+
+
+def patience(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What Glows find after so many steps, as `patience.py` has kept it, mean over the runs."""
+    outliers = list(dict.fromkeys(row["outliers"] for row in rows))
+    yield "| steps | bits/dim | `latent` of SVHN moves | " + " | ".join(outliers) + " |"
+    yield "|---" * (len(outliers) + 3) + "|"
+    for steps in dict.fromkeys(row["steps"] for row in rows):
+        here = [row for row in rows if row["steps"] == steps]
+        moves = ", ".join(f"{row['latent moves']:+.2f}" for row in here if row["outliers"] == "svhn")
+        cells = []
+        for outlier in outliers:
+            found = [[row[kind] for kind in STATISTICS] for row in here if row["outliers"] == outlier]
+            cells.append(" / ".join(f"{value:.3f}" for value in np.mean(found, axis=0)))
+        yield f"| {steps:,} | {np.mean([row['bits/dim'] for row in here]):.2f} | {moves} | " + " | ".join(cells) + " |"
 
 
 def _json(path: Path) -> Any:  # of a benchmark of ours, whose fields are looked up by name
