@@ -40,7 +40,6 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # an open one goes to the end, so this takes linear time
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_ATTEMPTS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,23 +139,14 @@ def load(path: str | os.PathLike[str], *, kind: str) -> Directory:
         What the directory must be.
     """
     target = _resolve(path)
-    old = _sibling(target, "old")
-    for attempt in range(1, _ATTEMPTS + 1):
-        source, before = target, _identity(target)
-        if before is None and _identity(old) is not None:
-            with _lock(target.parent):  # wait for a save that is between its two renames; one that was killed is not
-                source = old if _identity(target) is None else target
-            before = _identity(source)
-        try:
-            found = _read(source, kind)
-        except InputError:
-            between = before is None and _identity(old) is not None
-            if attempt < _ATTEMPTS and (between or _identity(source) != before):
-                continue  # replaced while it was being read
-            raise
-        if source == old:
-            warnings.warn(f"{target} is missing, loaded {old}: a save was interrupted", DoseWarning, stacklevel=2)
-        break
+    with suppress(InputError):  # a save may have replaced it while it was being read
+        return _read(target, kind)
+    with _lock(target.parent):  # no save goes on now, so what is wrong here is wrong indeed
+        old = _sibling(target, "old")
+        interrupted = _identity(target) is None and _identity(old) is not None
+        found = _read(old if interrupted else target, kind)
+    if interrupted:
+        warnings.warn(f"{target} is missing, loaded {old}: a save was interrupted", DoseWarning, stacklevel=2)
     return found
 
 
