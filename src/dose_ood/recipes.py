@@ -288,17 +288,7 @@ VAE_RECIPES: dict[str, VAERecipe] = {
 }
 GLOW_RECIPES: dict[str, GlowRecipe] = {
     "paper": GlowRecipe(epochs=250, batch=32, rate=1e-3),
-    "cpu": GlowRecipe(
-        epochs=6,
-        batch=32,
-        rate=1.6e-2,
-        filters=64,
-        opening=0.0,
-        muon_rate=1.5e-2,
-        warm_up_epochs=0,
-        cool_down=0.5,
-        least_steps=8_000,
-    ),
+    "cpu": GlowRecipe(epochs=12, batch=32, rate=1e-3, filters=64, warm_up_epochs=1, least_steps=8_000),
     "tiny": GlowRecipe(epochs=3, batch=32, rate=1e-3, filters=8, levels=2, steps=2, warm_up_epochs=1, least_warm_up=50),
 }
 RECIPES: dict[str, dict[str, VAERecipe] | dict[str, GlowRecipe]] = {"vae": VAE_RECIPES, "glow": GLOW_RECIPES}
