@@ -21,7 +21,7 @@ from dose_ood.benchmark.results import TEST, TRAIN, Folder
 from dose_ood.measure import measure
 from dose_ood.study.sets import SHIFTED
 from preprocessing import applied, cropped, jpeg
-from score_tests import zoo_model
+from zoo import zoo_model
 
 ROWS = 1_000
 CHANGES = {"as they are": None, "JPEG of quality 75": jpeg(75), "crop of the middle 24 × 24 pixels": cropped(24)}

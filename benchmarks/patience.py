@@ -32,7 +32,7 @@ from dose_ood.runs import Record
 from dose_ood.train import train
 from preprocessing import applied, jpeg
 
-RECIPE = replace(GLOW_RECIPES["paper"], filters=64, epochs=24, warm_up_epochs=1)
+RECIPE = replace(GLOW_RECIPES["cpu"], epochs=24)
 EPOCHS = 3  # between two snapshots
 DATA, OUTLIERS = "cifar10", ("svhn", "celeba", "imagenet32", "cifar100")
 SHAPE = (3, 32, 32)
@@ -62,7 +62,7 @@ def rows_of(model: Glow) -> Iterator[dict[str, str | float]]:
     sets |= {name: read_images(f"{name}:test")[: ROWS["outliers"]] for name in OUTLIERS}
     tables = {name: measure(model, each) for name, each in sets.items()}
     alike = {name: measure(model, applied(jpeg(QUALITY), each)) for name, each in sets.items()}
-    train, test = tables["train"], tables["test"]
+    own, test = tables["train"], tables["test"]
     for outlier in OUTLIERS:
         found = tables[outlier]
         row: dict[str, str | float] = {
@@ -70,10 +70,10 @@ def rows_of(model: Glow) -> Iterator[dict[str, str | float]]:
             "outliers": outlier,
             "latent moves": float((found["latent"].mean() - test["latent"].mean()) / test["latent"].std()),
             "likelihood": auroc(test["like"], found["like"]),
-            "TT": auroc(*(-np.abs(each["like"] - train["like"].mean()) for each in (test, found))),
+            "TT": auroc(*(-np.abs(each["like"] - own["like"].mean()) for each in (test, found))),
         }
         after = dose_aurocs(alike["train"], alike["test"], alike[outlier])
-        yield row | dose_aurocs(train, test, found) | {f"{kind}, JPEG": value for kind, value in after.items()}
+        yield row | dose_aurocs(own, test, found) | {f"{kind}, JPEG": value for kind, value in after.items()}
 
 
 def compare(runs: list[Path], output: Path) -> None:

@@ -28,7 +28,7 @@ from dose_ood.data.shifts import SHIFTS
 from dose_ood.measure import measure
 from dose_ood.noise import generator
 from dose_ood.study.sets import Images
-from score_tests import zoo_model
+from zoo import zoo_model
 
 ROWS = 1_000
 OFF = (0.125, 0.25, 0.5)

@@ -7,7 +7,7 @@ A mark is `<!-- table fashion_mnist -->`, and what follows it up to `<!-- end --
 `results/fashion_mnist/results.json`; `<!-- ranks -->` is over all pairs of theirs that the paper has,
 `<!-- statistics fashion_mnist -->` has each statistic alone, `<!-- moves cifar10 -->` how far outliers move it to each
 of the models, `<!-- levels cifar10 -->` has those of single levels of a Glow, `<!-- tests cifar10 -->` the same with
-score tests, of the models that have them, `<!-- alike cifar10 -->` what is found where all images were changed alike,
+score tests, `<!-- alike cifar10 -->` what is found where all images were changed alike,
 from `results/alike.json`, `<!-- patience -->` what Glows find the longer they are trained, from
 `results/patience.json`, and `<!-- ceiling cifar10 -->` what a classifier that knows the answer makes of statistics,
 from `results/ceiling.json`. A figure has the statistics that model 0 gives, of the test set and of other data sets, as
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from common import STATISTICS
 from dose_ood import ProductKDE, WhitenedSVM
@@ -58,7 +59,7 @@ def page(text: str, root: Path) -> str:
     def write(block: re.Match[str]) -> str:
         what, name = block["what"], block["name"]
         if what == "ranks":
-            lines = ranks(benchmarks)
+            lines = ranks(benchmarks, root)
         elif what == "table":
             lines = table(benchmarks[name])
         elif what == "ceiling":
@@ -135,25 +136,18 @@ def levels(folder: Folder, results: Results) -> Iterator[str]:
 
 
 def tests(folder: Folder, results: Results) -> Iterator[str]:
-    """What score tests add to the statistics of single levels, of the models that have both, beside the paper's."""
-    models = {number: tables for number, tables in enumerate(_models(folder, results)) if _has_tests(tables[TEST])}
+    """What score tests add to the statistics of single levels, beside the paper's."""
+    models = _models(folder, results)
     names = models[0][TEST].names
     columns = _dose({", by level": by_level(names), ", with score tests": with_score_tests(names)})
-    single = "model 0 alone" if len(models) == 1 else f"mean over {len(models)} models"
-    yield f"Score tests, {single}:"
-    yield ""
-    yield from _densities(list(models.values()), results, columns, paper=True)
+    yield from _densities(models, results, columns, paper=True)
     yield ""
     errors: dict[str, list[float]] = {name: [] for name in columns}
-    for tables in models.values():
+    for tables in models:
         for name, (chosen, density) in columns.items():
             train, held_out = (tables[part].select(chosen).values for part in (TRAIN, HELD_OUT))
             errors[name].append(density.fit(train).calibrate(held_out).memorisation().ece)
     yield "ECE: " + ", ".join(f"{name} {np.mean(each):.2%}" for name, each in errors.items() if "tests" in name)
-
-
-def _has_tests(table: Statistics) -> bool:
-    return len(with_score_tests(table.names)) > len(by_level(table.names))
 
 
 def _dose(chosen: Mapping[str, Sequence[str]]) -> Columns:
@@ -175,20 +169,26 @@ def _densities(
     models: Sequence[Mapping[str, Statistics]], results: Results, columns: Columns, *, paper: bool = False
 ) -> Iterator[str]:
     """AUROC of densities of some statistics, mean over the models: a table with a column for each."""
-    study = results.study
-    values = np.empty((len(models), len(study.outliers), len(columns)))
-    for member, tables in enumerate(models):
-        for number, (names, density) in enumerate(columns.values()):
-            density.fit(tables[TRAIN].select(names).values)
-            scores = {key: density.score_samples(table.select(names).values) for key, table in tables.items()}
-            values[member, :, number] = [auroc(scores[TEST], scores[outlier]) for outlier in study.outliers]
+    study, values = results.study, _aurocs(models, results, columns)
     yield "| outliers | " + " | ".join([*columns, *["the paper's DoSE"] * paper]) + " |"
     yield "|---" * (len(columns) + 1 + paper) + "|"
-    for outlier, row in zip(study.outliers, values.mean(axis=0), strict=True):
+    for outlier, row in zip(study.outliers, values, strict=True):
         cells = [f"{value:.3f}" for value in row]
         if paper:
             cells.append(f"{max(paper_auroc(study.inlier, outlier, method) or 0 for method in ('kde', 'svm')):.3f}")
         yield f"| {outlier} | " + " | ".join(cells) + " |"
+
+
+def _aurocs(models: Sequence[Mapping[str, Statistics]], results: Results, columns: Columns) -> NDArray[np.float64]:
+    """The same, a row for each set of outliers."""
+    outliers = results.study.outliers
+    values = np.empty((len(models), len(outliers), len(columns)))
+    for member, tables in enumerate(models):
+        for number, (names, density) in enumerate(columns.values()):
+            density.fit(tables[TRAIN].select(names).values)
+            scores = {key: density.score_samples(table.select(names).values) for key, table in tables.items()}
+            values[member, :, number] = [auroc(scores[TEST], scores[outlier]) for outlier in outliers]
+    return np.asarray(values.mean(axis=0))
 
 
 def ceiling(rows: Sequence[Mapping[str, str | float]]) -> Iterator[str]:
@@ -233,24 +233,38 @@ def _json(path: Path) -> Any:  # of a benchmark of ours, whose fields are looked
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def ranks(benchmarks: Mapping[str, Results]) -> Iterator[str]:
+def ranks(benchmarks: Mapping[str, Results], root: Path) -> Iterator[str]:
     """The average rank of every method over the pairs that the paper has too, with the paper's in brackets.
 
-    A benchmark of one model has no WAIC, and is left out.
+    Below it the same where DoSE has a Glow's levels and score tests. A benchmark of one model has no WAIC, and is left
+    out.
     """
     values: dict[str, list[float]] = {method: [] for method in METHODS}
-    for results in benchmarks.values():
+    tested: dict[str, list[float]] = {method: [] for method in METHODS}
+    for name, results in benchmarks.items():
         study, reached = results.study, headline(results.cells, results.study)
         if reached.keys() == values.keys():
             shared = [n for n, outlier in enumerate(study.outliers) if paper_auroc(study.inlier, outlier, "kde")]
+            more = reached | _with_tests(Folder(root / "results" / name), results)
             for method in values:
                 values[method] += [reached[method][number] for number in shared]
-    average = average_ranks(values)
+                tested[method] += [more[method][number] for number in shared]
+    average, with_tests = average_ranks(values), average_ranks(tested)
     yield f"Average rank over {len(values['kde'])} pairs, 1 = best:"
     yield ""
-    yield "| " + " | ".join(METHODS[method] for method in average) + " |"
-    yield "|---" * len(average) + "|"
-    yield "| " + " | ".join(f"{rank:.2f} ({RANKS[method]})" for method, rank in average.items()) + " |"
+    yield "| DoSE of | " + " | ".join(METHODS[method] for method in average) + " |"
+    yield "|---" * (len(average) + 1) + "|"
+    yield "| the paper's | " + " | ".join(f"{rank:.2f} ({RANKS[name]})" for name, rank in average.items()) + " |"
+    yield "| Glow: levels and score tests | " + " | ".join(f"{rank:.2f}" for rank in with_tests.values()) + " |"
+
+
+def _with_tests(folder: Folder, results: Results) -> dict[str, Sequence[float]]:
+    """What DoSE finds with a Glow's levels and score tests; nothing of models that have none."""
+    models = _models(folder, results)
+    names = with_score_tests(models[0][TEST].names)
+    columns = _dose({"": names}) if names else {}
+    found = _aurocs(models, results, columns)
+    return {density.kind: found[:, number].tolist() for number, (_, density) in enumerate(columns.values())}
 
 
 def figure(folder: Folder, results: Results) -> bytes:

@@ -23,14 +23,14 @@ from rich.console import Console
 
 from dose_ood import Detector, InputError, ProductKDE, Statistics, WhitenedSVM, zoo
 from dose_ood.benchmark.evaluate import cell_of, read
-from dose_ood.benchmark.methods import by_level, plain
+from dose_ood.benchmark.methods import by_level, plain, with_score_tests
 from dose_ood.benchmark.results import HELD_OUT, METHODS, TEST, TRAIN, Cell, Folder, Results
 from dose_ood.data.catalogue import find
 from dose_ood.data.folder import data_folder
 from dose_ood.data.images import split
 from dose_ood.data.verify import verify_set
 from dose_ood.density.base import DensityOfStates
-from dose_ood.guard import with_model
+from dose_ood.guard import Guard, with_model
 from dose_ood.measure import measure
 from dose_ood.models.registry import Loaded, Model
 from dose_ood.noise import generator
@@ -43,6 +43,7 @@ ESTIMATORS: dict[str, Callable[..., DensityOfStates]] = {
     "kde": ProductKDE,
     "svm": partial(WhitenedSVM, solver="landmark"),  # it has fewer kernels
 }
+STATISTICS = {"plain": plain, "levels": by_level, "tests": with_score_tests}
 CHECKED = 8  # rows of each table that are measured again
 TRAINING = ("batch", "rate", "muon_rate", "beta", "filters", "depth", "samples", "l2")  # of a recipe, what a card says
 
@@ -85,8 +86,10 @@ def make(options: argparse.Namespace) -> Path:
     results, sets, tables = open_bench(Folder(options.results), options.member)
     loaded, study = _model(results, sets, options.runs, options.member), results.study
     check(loaded.model, sets, tables)
-    names = (by_level if options.levels else plain)(tables[TRAIN].names)
+    names = STATISTICS[options.statistics](tables[TRAIN].names)
     estimator = ESTIMATORS[options.method](discard=options.discard)
+    if options.landmarks is not None:
+        estimator.set_params(landmarks=options.landmarks)
     detector = Detector.fit(tables[TRAIN], _some(tables[HELD_OUT], options.rows), estimator, names)
     scores = {name: detector.score(tables[name]).score for name in (TEST, *study.outliers)}
     parts = split(len(sets.training), study.seed)
@@ -101,6 +104,14 @@ def make(options: argparse.Namespace) -> Path:
         (len(parts.train), len(parts.held_out)),
     )
     return _write(entry, options.output)
+
+
+def zoo_model(folder: Folder) -> tuple[Model, Sets, dict[str, Statistics]]:
+    """Model 0 of a benchmark, which is in the zoo, the images, and what is kept of the statistics it gives them."""
+    results, sets, tables = open_bench(folder, "0")
+    model = Guard.load(f"{zoo.PREFIX}{results.study.inlier}-{results.study.model}").model
+    check(model, sets, tables)
+    return model, sets, tables
 
 
 def _model(results: Results, sets: Sets, runs: Path, name: str) -> Loaded:
@@ -132,7 +143,8 @@ def _some(table: Statistics, rows: int | None) -> Statistics:
 
 def _commands(options: argparse.Namespace, results: Results) -> tuple[str, ...]:
     given = f"--member {options.member} --method {options.method} --discard {options.discard}"
-    given += " --levels" if options.levels else ""
+    given += f" --statistics {options.statistics}" if options.statistics != "plain" else ""
+    given += f" --landmarks {options.landmarks}" if options.landmarks is not None else ""
     given += f" --rows {options.rows}" if options.rows is not None else ""
     given += f" --name {options.name}" if options.name else ""
     return str(results.provenance["command"]), f"python benchmarks/zoo.py {options.results} {options.runs} {given}"
@@ -309,7 +321,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("runs", type=Path, help="folder that has its models somewhere below")
     parser.add_argument("--member", default="0", help="which of its models")
     parser.add_argument("--method", choices=ESTIMATORS, default="kde")
-    parser.add_argument("--levels", action="store_true", help="a Glow's statistics of single levels, not their sums")
+    parser.add_argument(
+        "--statistics",
+        choices=STATISTICS,
+        default="plain",
+        help="the paper's, or a Glow's of single levels, without or with score tests",
+    )
+    parser.add_argument("--landmarks", type=int, help="kernels of an SVM; default: as many as it takes by itself")
     parser.add_argument("--discard", type=float, default=0.05)
     parser.add_argument("--rows", type=int, help="held-out rows to calibrate with, drawn by a fixed seed; default all")
     parser.add_argument("--name", help="of the entry; default DATA-MODEL")

@@ -90,7 +90,7 @@ def test_tables_are_written_between_their_marks(pages, tmp_path, monkeypatch):
     by_level, tests = (line for line in after.splitlines() if "| DoSE SVM, by level |" in line)
     assert by_level == "| outliers | DoSE KDE | DoSE SVM | DoSE KDE, by level | DoSE SVM, by level |"
     assert tests.endswith("| DoSE KDE, with score tests | DoSE SVM, with score tests | the paper's DoSE |")
-    assert "Score tests, mean over 2 models:" in after
+    assert "| Glow: levels and score tests | " in after
     drawn = pages.figure(Folder(tmp_path / "results/toy"), found["toy"])
     assert drawn.startswith(b"<?xml")
     assert b"<image" not in drawn

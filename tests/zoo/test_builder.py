@@ -91,6 +91,7 @@ def test_an_entry_too_large_is_refused_and_the_old_one_stays(folder, monkeypatch
     with pytest.raises(InputError, match=r"must have at most .* bytes, got .*: card.md"):
         make(folder)
     assert {file.name: file.read_bytes() for file in (folder / "made" / "fashion_mnist-vae").iterdir()} == before
-    card = (make(folder, "--rows", "20", "--method", "svm") / zoo.CARD).read_text()
+    card = (make(folder, "--rows", "20", "--method", "svm", "--landmarks", "30") / zoo.CARD).read_text()
     assert "50 to fit, 20 held out to calibrate" in card
-    assert "--method svm --discard 0.05 --rows 20" in card
+    assert "--method svm --discard 0.05 --landmarks 30 --rows 20" in card
+    assert len(Guard.load(folder / "made/fashion_mnist-vae").detector.estimator.centres_) == 30
