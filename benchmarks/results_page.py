@@ -4,10 +4,10 @@
     python benchmarks/results_page.py --check    # says whether it is up to date; the tests ask the same
 
 A mark is `<!-- table fashion_mnist -->`, and what follows it up to `<!-- end -->` is written anew from
-`results/fashion_mnist/results.json`; `<!-- ranks -->` is over all pairs of theirs that the paper has,
-`<!-- statistics fashion_mnist -->` has each statistic alone, `<!-- moves cifar10 -->` how far outliers move it to each
-of the models, `<!-- levels cifar10 -->` has those of single levels of a Glow, `<!-- tests cifar10 -->` the same with
-score tests, `<!-- alike cifar10 -->` what is found where all images were changed alike,
+`results/fashion_mnist/results.json`. `<!-- summary -->` has what DoSE finds of every pair, and `<!-- ranks -->` the ranks
+of all methods over those that the paper has; `<!-- statistics fashion_mnist -->` has each statistic alone, `<!-- moves
+cifar10 -->` how far outliers move it to each of the models, `<!-- levels cifar10 -->` what a Glow's statistics of single
+levels find, without and with score tests, `<!-- alike cifar10 -->` what is found where all images were changed alike,
 from `results/alike.json`, `<!-- patience -->` what Glows find the longer they are trained, from
 `results/patience.json`, and `<!-- ceiling cifar10 -->` what a classifier that knows the answer makes of statistics,
 from `results/ceiling.json`. A figure has the statistics that model 0 gives, of the test set and of other data sets, as
@@ -19,29 +19,30 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common import STATISTICS
-from dose_ood import ProductKDE, WhitenedSVM
+from dose_ood import ProductKDE
 from dose_ood.benchmark.evaluate import headline, read
-from dose_ood.benchmark.methods import by_level, plain, with_score_tests
+from dose_ood.benchmark.methods import DOSE, by_level, estimator, plain, with_score_tests
 from dose_ood.benchmark.metrics import auroc
 from dose_ood.benchmark.paper import RANKS, paper_auroc
 from dose_ood.benchmark.results import HELD_OUT, METHODS, TEST, TRAIN, Folder, Results
 from dose_ood.benchmark.significance import average_ranks
+from dose_ood.density.base import DensityOfStates
 from dose_ood.plots.style import svg_file
 from dose_ood.plots.tables import histograms
 from dose_ood.statistics import Statistics
 from dose_ood.study.sets import SHIFTED
 
 ROOT = Path(__file__).parents[1]
-Columns: TypeAlias = Mapping[str, tuple[Sequence[str], ProductKDE | WhitenedSVM]]  # statistics, and a density of them
 BLOCK = re.compile(
-    r"<!-- (?P<what>table|statistics|moves|levels|tests|alike|patience|ceiling|ranks)"
+    r"<!-- (?P<what>table|summary|statistics|moves|levels|alike|patience|ceiling|ranks)"
     r"(?: (?P<name>\S+))? -->\n.*?<!-- end -->\n",
     re.DOTALL,
 )
@@ -58,7 +59,9 @@ def page(text: str, root: Path) -> str:
 
     def write(block: re.Match[str]) -> str:
         what, name = block["what"], block["name"]
-        if what == "ranks":
+        if what == "summary":
+            lines = summary(benchmarks, root)
+        elif what == "ranks":
             lines = ranks(benchmarks, root)
         elif what == "table":
             lines = table(benchmarks[name])
@@ -69,7 +72,7 @@ def page(text: str, root: Path) -> str:
         elif what == "alike":
             lines = alike([row for row in _json(root / "results/alike.json")["rows"] if row["data"] == name])
         else:
-            lines = {"statistics": alone, "moves": moves, "levels": levels, "tests": tests}[what](
+            lines = {"statistics": alone, "moves": moves, "levels": levels}[what](
                 Folder(root / "results" / name), benchmarks[name]
             )
         return "\n".join([block[0].split("\n", 1)[0], *lines, "<!-- end -->", ""])
@@ -110,8 +113,12 @@ def table(results: Results) -> Iterator[str]:
 
 def alone(folder: Folder, results: Results) -> Iterator[str]:
     """A KDE of each statistic alone: which of them gives a set away."""
-    names = plain(read(folder, "0", TEST).names)
-    return _densities(_models(folder, results), results, {f"`{name}`": ([name], ProductKDE()) for name in names})
+    names, models = plain(read(folder, "0", TEST).names), _models(folder, results)
+    values = [_aurocs(models, results, [name], ProductKDE()) for name in names]
+    yield "| outliers | " + " | ".join(f"`{name}`" for name in names) + " |"
+    yield "|---" * (len(names) + 1) + "|"
+    for outlier, *row in zip(results.study.outliers, *values, strict=True):
+        yield _row(outlier, *row)
 
 
 def moves(folder: Folder, results: Results) -> Iterator[str]:
@@ -129,34 +136,56 @@ def moves(folder: Folder, results: Results) -> Iterator[str]:
 
 
 def levels(folder: Folder, results: Results) -> Iterator[str]:
-    """What DoSE makes of a Glow's statistics of single levels, which the paper adds up first."""
-    names = read(folder, "0", TEST).names
-    chosen = {"": plain(names), ", by level": by_level(names)}
-    return _densities(_models(folder, results), results, _dose(chosen))
+    """What DoSE makes of a Glow's statistics of single levels, which the paper adds up first, and of score tests."""
+    reached = _dose(folder.path)
+    names = [f"{METHODS[density]}{suffix}" for suffix in reached for density in DOSE]
+    yield "| outliers | " + " | ".join([*names, "the paper's DoSE"]) + " |"
+    yield "|---" * (len(names) + 2) + "|"
+    for number, outlier in enumerate(results.study.outliers):
+        values = [of[density][number] for of in reached.values() for density in DOSE]
+        yield _row(outlier, *values, _paper(results, outlier))
+    yield ""
+    tests = with_score_tests(read(folder, "0", TEST).names)
+    errors: dict[str, list[float]] = {density: [] for density in DOSE}
+    for tables in _models(folder, results):
+        own, held_out = (tables[part].select(tests).values for part in (TRAIN, HELD_OUT))
+        for density in DOSE:
+            errors[density].append(estimator(density).fit(own).calibrate(held_out).memorisation().ece)
+    each = ", ".join(f"{METHODS[density]} {np.mean(found):.2%}" for density, found in errors.items())
+    yield f"ECE with score tests, mean over the models: {each}"
 
 
-def tests(folder: Folder, results: Results) -> Iterator[str]:
-    """What score tests add to the statistics of single levels, beside the paper's."""
+def summary(benchmarks: Mapping[str, Results], root: Path) -> Iterator[str]:
+    """What likelihood and DoSE, the better of its densities, find of every pair."""
+    yield "| trained on → shown | likelihood | DoSE | by level | with score tests | paper: likelihood | DoSE |"
+    yield "|---" * 7 + "|"
+    for name, results in benchmarks.items():
+        study, reached = results.study, _dose(root / "results" / name)
+        likelihood = headline(results.cells, study)["likelihood"]
+        for number, outlier in enumerate(study.outliers):
+            own = [max(of[density][number] for density in DOSE) for of in reached.values()]
+            paper = [paper_auroc(study.inlier, outlier, "likelihood"), _paper(results, outlier)]
+            yield _row(f"{study.inlier} → {outlier}", likelihood[number], *own, *[None] * (3 - len(own)), *paper)
+
+
+@cache
+def _dose(path: Path) -> dict[str, dict[str, list[float]]]:
+    """What each density of DoSE finds, mean over the models: of the paper's statistics, and a Glow's further ones."""
+    folder = Folder(path)
+    results = Results.read(folder.results)
     models = _models(folder, results)
     names = models[0][TEST].names
-    columns = _dose({", by level": by_level(names), ", with score tests": with_score_tests(names)})
-    yield from _densities(models, results, columns, paper=True)
-    yield ""
-    errors: dict[str, list[float]] = {name: [] for name in columns}
-    for tables in models:
-        for name, (chosen, density) in columns.items():
-            train, held_out = (tables[part].select(chosen).values for part in (TRAIN, HELD_OUT))
-            errors[name].append(density.fit(train).calibrate(held_out).memorisation().ece)
-    yield "ECE: " + ", ".join(f"{name} {np.mean(each):.2%}" for name, each in errors.items() if "tests" in name)
-
-
-def _dose(chosen: Mapping[str, Sequence[str]]) -> Columns:
-    """Both densities of DoSE of some statistics, whose names begin a suffix."""
+    chosen = {"": plain(names), ", by level": by_level(names), ", with score tests": with_score_tests(names)}
     return {
-        f"{METHODS[density.kind]}{suffix}": (names, density)
-        for suffix, names in chosen.items()
-        for density in (ProductKDE(), WhitenedSVM())
+        suffix: {density: _aurocs(models, results, columns, estimator(density)).tolist() for density in DOSE}
+        for suffix, columns in chosen.items()
+        if columns
     }
+
+
+def _paper(results: Results, outlier: str) -> float | None:
+    """The better of the paper's two."""
+    return max((paper_auroc(results.study.inlier, outlier, density) for density in DOSE), key=lambda value: value or 0)
 
 
 def _models(folder: Folder, results: Results) -> list[dict[str, Statistics]]:
@@ -165,30 +194,16 @@ def _models(folder: Folder, results: Results) -> list[dict[str, Statistics]]:
     return [{name: read(folder, str(member), name) for name in names} for member in range(results.study.members)]
 
 
-def _densities(
-    models: Sequence[Mapping[str, Statistics]], results: Results, columns: Columns, *, paper: bool = False
-) -> Iterator[str]:
-    """AUROC of densities of some statistics, mean over the models: a table with a column for each."""
-    study, values = results.study, _aurocs(models, results, columns)
-    yield "| outliers | " + " | ".join([*columns, *["the paper's DoSE"] * paper]) + " |"
-    yield "|---" * (len(columns) + 1 + paper) + "|"
-    for outlier, row in zip(study.outliers, values, strict=True):
-        cells = [f"{value:.3f}" for value in row]
-        if paper:
-            cells.append(f"{max(paper_auroc(study.inlier, outlier, method) or 0 for method in ('kde', 'svm')):.3f}")
-        yield f"| {outlier} | " + " | ".join(cells) + " |"
-
-
-def _aurocs(models: Sequence[Mapping[str, Statistics]], results: Results, columns: Columns) -> NDArray[np.float64]:
-    """The same, a row for each set of outliers."""
-    outliers = results.study.outliers
-    values = np.empty((len(models), len(outliers), len(columns)))
-    for member, tables in enumerate(models):
-        for number, (names, density) in enumerate(columns.values()):
-            density.fit(tables[TRAIN].select(names).values)
-            scores = {key: density.score_samples(table.select(names).values) for key, table in tables.items()}
-            values[member, :, number] = [auroc(scores[TEST], scores[outlier]) for outlier in outliers]
-    return np.asarray(values.mean(axis=0))
+def _aurocs(
+    models: Sequence[Mapping[str, Statistics]], results: Results, names: Sequence[str], density: DensityOfStates
+) -> NDArray[np.float64]:
+    """What a density of some statistics finds of each set of outliers, mean over the models."""
+    found = []
+    for tables in models:
+        density.fit(tables[TRAIN].select(names).values)
+        scores = {key: density.score_samples(table.select(names).values) for key, table in tables.items()}
+        found.append([auroc(scores[TEST], scores[outlier]) for outlier in results.study.outliers])
+    return np.asarray(np.mean(found, axis=0))
 
 
 def ceiling(rows: Sequence[Mapping[str, str | float]]) -> Iterator[str]:
@@ -197,11 +212,7 @@ def ceiling(rows: Sequence[Mapping[str, str | float]]) -> Iterator[str]:
     yield "|---" * len(rows[0]) + "|"
     for row in rows:
         if row["outliers"] not in SHIFTED:
-            yield (
-                "| "
-                + " | ".join(f"{value:.3f}" if isinstance(value, float) else value for value in row.values())
-                + " |"
-            )
+            yield _row(*row.values())
 
 
 def alike(rows: Sequence[Mapping[str, str | float]]) -> Iterator[str]:
@@ -229,6 +240,11 @@ def patience(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"| {steps:,} | {np.mean([row['bits/dim'] for row in here]):.2f} | {moves} | " + " | ".join(cells) + " |"
 
 
+def _row(*cells: str | float | None) -> str:
+    """A line of a table of AUROCs."""
+    return "| " + " | ".join(f"{cell:.3f}" if isinstance(cell, float) else cell or "" for cell in cells) + " |"
+
+
 def _json(path: Path) -> Any:  # of a benchmark of ours, whose fields are looked up by name
     return json.loads(path.read_text(encoding="utf-8"))
 
@@ -245,7 +261,8 @@ def ranks(benchmarks: Mapping[str, Results], root: Path) -> Iterator[str]:
         study, reached = results.study, headline(results.cells, results.study)
         if reached.keys() == values.keys():
             shared = [n for n, outlier in enumerate(study.outliers) if paper_auroc(study.inlier, outlier, "kde")]
-            more = reached | _with_tests(Folder(root / "results" / name), results)
+            *_, more = _dose(root / "results" / name).values()
+            more = {**reached, **more}
             for method in values:
                 values[method] += [reached[method][number] for number in shared]
                 tested[method] += [more[method][number] for number in shared]
@@ -256,15 +273,6 @@ def ranks(benchmarks: Mapping[str, Results], root: Path) -> Iterator[str]:
     yield "|---" * (len(average) + 1) + "|"
     yield "| the paper's | " + " | ".join(f"{rank:.2f} ({RANKS[name]})" for name, rank in average.items()) + " |"
     yield "| Glow: levels and score tests | " + " | ".join(f"{rank:.2f}" for rank in with_tests.values()) + " |"
-
-
-def _with_tests(folder: Folder, results: Results) -> dict[str, Sequence[float]]:
-    """What DoSE finds with a Glow's levels and score tests; nothing of models that have none."""
-    models = _models(folder, results)
-    names = with_score_tests(models[0][TEST].names)
-    columns = _dose({"": names}) if names else {}
-    found = _aurocs(models, results, columns)
-    return {density.kind: found[:, number].tolist() for number, (_, density) in enumerate(columns.values())}
 
 
 def figure(folder: Folder, results: Results) -> bytes:
