@@ -4,14 +4,14 @@
     python benchmarks/results_page.py --check    # says whether it is up to date; the tests ask the same
 
 A mark is `<!-- table fashion_mnist -->`, and what follows it up to `<!-- end -->` is written anew from
-`results/fashion_mnist/results.json`. `<!-- summary -->` has what DoSE finds of every pair, and `<!-- ranks -->` the ranks
-of all methods over those that the paper has; `<!-- statistics fashion_mnist -->` has each statistic alone, `<!-- moves
-cifar10 -->` how far outliers move it to each of the models, `<!-- levels cifar10 -->` what a Glow's statistics of single
-levels find, without and with score tests, `<!-- alike cifar10 -->` what is found where all images were changed alike,
-from `results/alike.json`, `<!-- patience -->` what Glows find the longer they are trained, from
-`results/patience.json`, and `<!-- ceiling cifar10 -->` what a classifier that knows the answer makes of statistics,
-from `results/ceiling.json`. A figure has the statistics that model 0 gives, of the test set and of other data sets, as
-histograms.
+`results/fashion_mnist/results.json`. `<!-- summary -->` has what DoSE finds of every pair, and `<!-- ranks -->` the
+ranks of all methods over those that the paper has; `<!-- statistics fashion_mnist -->` has each statistic alone,
+`<!-- moves cifar10 -->` how far outliers move it to each of the models, `<!-- levels cifar10 -->` what a Glow's
+statistics of single levels find, without and with score tests, `<!-- alike cifar10 -->` what is found where all
+images were changed alike, from `results/alike.json`, `<!-- patience -->` what Glows find the longer they are trained,
+from `results/patience.json`, and `<!-- ceiling cifar10 -->` what a classifier that knows the answer makes of
+statistics, from `results/ceiling.json`. A figure has the statistics that model 0 gives, of the test set and of other
+data sets, as histograms.
 """
 
 import argparse
