@@ -56,13 +56,19 @@ def cropped(side: int) -> Change:
     return change
 
 
+def sharpened(share: float) -> Change:
+    """Between the picture and its sharpened twin."""
+    return lambda picture: Image.blend(picture, picture.filter(ImageFilter.SHARPEN), share)
+
+
 CHANGES: dict[str, Change] = {
     "crop of the middle 31 × 31 pixels": cropped(31),
     "crop of the middle 24 × 24 pixels": cropped(24),
     "JPEG of quality 95": jpeg(95),
     "JPEG of quality 75": jpeg(75),
-    "sharpened by a quarter": lambda picture: Image.blend(picture, picture.filter(ImageFilter.SHARPEN), 0.25),
-    "sharpened": lambda picture: picture.filter(ImageFilter.SHARPEN),
+    "sharpened by a quarter": sharpened(0.25),
+    "sharpened by half": sharpened(0.5),
+    "sharpened": sharpened(1.0),
 }
 
 
