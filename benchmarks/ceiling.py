@@ -24,7 +24,7 @@ from sklearn.model_selection import cross_val_predict
 from common import show
 from dose_ood import ProductKDE, WhitenedSVM
 from dose_ood.benchmark.evaluate import read
-from dose_ood.benchmark.methods import by_level, plain
+from dose_ood.benchmark.methods import by_level, plain, with_score_tests
 from dose_ood.benchmark.metrics import auroc
 from dose_ood.benchmark.results import TEST, TRAIN, Folder, Results
 from dose_ood.density.whitening import Matrix, Vector, whitening
@@ -32,6 +32,7 @@ from dose_ood.density.whitening import Matrix, Vector, whitening
 STUDIES = ("mnist", "fashion_mnist", "cifar10", "svhn", "celeba")
 TOLERANCE = 1e-5  # of a direction that is kept, relative to the widest
 COMPONENTS, FOLDS = 10, 4
+KINDS = {"the paper's": plain, "by level": by_level, "with score tests": with_score_tests}
 
 
 def densities(train: Matrix) -> dict[str, Callable[[Matrix], Vector]]:
@@ -58,11 +59,11 @@ def told_apart(test: Matrix, outliers: Matrix) -> float:
 
 
 def compare(folder: Folder, member: str, outliers: tuple[str, ...]) -> list[dict[str, str | float]]:
-    """Every density and the classifier, of the paper's statistics and, of a Glow, of single levels."""
+    """Every density and the classifier, of the paper's statistics and, of a Glow, of levels and score tests."""
     tables = {name: read(folder, member, name) for name in (TRAIN, TEST, *outliers)}
-    kinds = {"the paper's": plain(tables[TRAIN].names), "by level": by_level(tables[TRAIN].names)}
     rows: list[dict[str, str | float]] = []
-    for kind, names in kinds.items():
+    for kind, choose in KINDS.items():
+        names = choose(tables[TRAIN].names)
         if not names:
             continue
         values = {name: table.select(names).values for name, table in tables.items()}
