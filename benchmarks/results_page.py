@@ -6,10 +6,10 @@
 A mark is `<!-- table fashion_mnist -->`, and what follows it up to `<!-- end -->` is written anew from
 `results/fashion_mnist/results.json`. `<!-- summary -->` has what DoSE finds of every pair, and `<!-- ranks -->` the
 ranks of all methods over those that the paper has; `<!-- statistics fashion_mnist -->` has each statistic alone,
-`<!-- moves cifar10 -->` how far outliers move it to each of the models, `<!-- levels cifar10 -->` what a Glow's
-statistics of single levels find, without and with score tests, `<!-- alike cifar10 -->` what is found where all
-images were changed alike, from `results/alike.json`, `<!-- patience -->` what Glows find the longer they are trained,
-from `results/patience.json`, and `<!-- ceiling cifar10 -->` what a classifier that knows the answer makes of
+`<!-- moves cifar10 -->` how far outliers move it to each of the models, `<!-- more cifar10 -->` what more statistics
+find: a Glow's of single levels, its score tests, the background model's, `<!-- alike cifar10 -->` what is found where
+all images were changed alike, from `results/alike.json`, `<!-- patience -->` what Glows find the longer they are
+trained, from `results/patience.json`, and `<!-- ceiling cifar10 -->` what a classifier that knows the answer makes of
 statistics, from `results/ceiling.json`. A figure has the statistics that model 0 gives, of the test set and of other
 data sets, as histograms.
 """
@@ -21,19 +21,19 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from common import STATISTICS
 from dose_ood import ProductKDE
 from dose_ood.benchmark.evaluate import headline, read
-from dose_ood.benchmark.methods import DOSE, by_level, estimator, plain, with_score_tests
+from dose_ood.benchmark.methods import DOSE, estimator, plain
 from dose_ood.benchmark.metrics import auroc
 from dose_ood.benchmark.paper import RANKS, paper_auroc
-from dose_ood.benchmark.results import HELD_OUT, METHODS, TEST, TRAIN, Folder, Results
+from dose_ood.benchmark.results import BACKGROUND, HELD_OUT, METHODS, TEST, TRAIN, Folder, Results
 from dose_ood.benchmark.significance import average_ranks
+from dose_ood.decision.memorisation import expected_calibration_error, score_bins
 from dose_ood.density.base import DensityOfStates
 from dose_ood.plots.style import svg_file
 from dose_ood.plots.tables import histograms
@@ -41,11 +41,19 @@ from dose_ood.statistics import Statistics
 from dose_ood.study.sets import SHIFTED
 
 ROOT = Path(__file__).parents[1]
+KINDS = ("", ", by level", ", with score tests", ", with the background model's")  # of statistics for DoSE
 BLOCK = re.compile(
-    r"<!-- (?P<what>table|summary|statistics|moves|levels|alike|patience|ceiling|ranks)"
+    r"<!-- (?P<what>table|summary|statistics|moves|more|alike|patience|ceiling|ranks)"
     r"(?: (?P<name>\S+))? -->\n.*?<!-- end -->\n",
     re.DOTALL,
 )
+
+
+class Found(NamedTuple):
+    """Of some statistics, mean over the models: an AUROC for each set of outliers, and the calibration error."""
+
+    aurocs: list[float]
+    ece: float
 
 
 def found(root: Path) -> dict[str, Results]:
@@ -72,7 +80,7 @@ def page(text: str, root: Path) -> str:
         elif what == "alike":
             lines = alike([row for row in _json(root / "results/alike.json")["rows"] if row["data"] == name])
         else:
-            lines = {"statistics": alone, "moves": moves, "levels": levels}[what](
+            lines = {"statistics": alone, "moves": moves, "more": more}[what](
                 Folder(root / "results" / name), benchmarks[name]
             )
         return "\n".join([block[0].split("\n", 1)[0], *lines, "<!-- end -->", ""])
@@ -114,7 +122,7 @@ def table(results: Results) -> Iterator[str]:
 def alone(folder: Folder, results: Results) -> Iterator[str]:
     """A KDE of each statistic alone: which of them gives a set away."""
     names, models = plain(read(folder, "0", TEST).names), _models(folder, results)
-    values = [_aurocs(models, results, [name], ProductKDE()) for name in names]
+    values = [_found(models, results, [name], ProductKDE()).aurocs for name in names]
     yield "| outliers | " + " | ".join(f"`{name}`" for name in names) + " |"
     yield "|---" * (len(names) + 1) + "|"
     for outlier, *row in zip(results.study.outliers, *values, strict=True):
@@ -135,52 +143,52 @@ def moves(folder: Folder, results: Results) -> Iterator[str]:
         yield f"| {outlier} | " + " | ".join(map(", ".join, zip(*cells, strict=True))) + " |"
 
 
-def levels(folder: Folder, results: Results) -> Iterator[str]:
-    """What DoSE makes of a Glow's statistics of single levels, which the paper adds up first, and of score tests."""
+def more(folder: Folder, results: Results) -> Iterator[str]:
+    """What DoSE makes of more statistics: a Glow's of single levels, its score tests, those of the background model."""
     reached = _dose(folder.path)
-    names = [f"{METHODS[density]}{suffix}" for suffix in reached for density in DOSE]
+    names = [f"{METHODS[density]}{kind}" for kind in reached for density in DOSE]
     yield "| outliers | " + " | ".join([*names, "the paper's DoSE"]) + " |"
     yield "|---" * (len(names) + 2) + "|"
     for number, outlier in enumerate(results.study.outliers):
-        values = [of[density][number] for of in reached.values() for density in DOSE]
+        values = [of[density].aurocs[number] for of in reached.values() for density in DOSE]
         yield _row(outlier, *values, _paper(results, outlier))
-    yield ""
-    tests = with_score_tests(read(folder, "0", TEST).names)
-    errors: dict[str, list[float]] = {density: [] for density in DOSE}
-    for tables in _models(folder, results):
-        own, held_out = (tables[part].select(tests).values for part in (TRAIN, HELD_OUT))
-        for density in DOSE:
-            errors[density].append(estimator(density).fit(own).calibrate(held_out).memorisation().ece)
-    each = ", ".join(f"{METHODS[density]} {np.mean(found):.2%}" for density, found in errors.items())
-    yield f"ECE with score tests, mean over the models: {each}"
+    errors = [f"{of[density].ece:.2%}" for of in reached.values() for density in DOSE]
+    yield "| ECE | " + " | ".join(errors) + " | |"
 
 
 def summary(benchmarks: Mapping[str, Results], root: Path) -> Iterator[str]:
     """What likelihood and DoSE, the better of its densities, find of every pair."""
-    yield "| trained on → shown | likelihood | DoSE | by level | with score tests | paper: likelihood | DoSE |"
-    yield "|---" * 7 + "|"
+    heads = ["likelihood", "DoSE", *(kind.removeprefix(", ") for kind in KINDS[1:]), "paper: likelihood", "DoSE"]
+    yield "| trained on → shown | " + " | ".join(heads) + " |"
+    yield "|---" * (len(heads) + 1) + "|"
     for name, results in benchmarks.items():
         study, reached = results.study, _dose(root / "results" / name)
         likelihood = headline(results.cells, study)["likelihood"]
         for number, outlier in enumerate(study.outliers):
-            own = [max(of[density][number] for density in DOSE) for of in reached.values()]
+            own = [max(reached[k][d].aurocs[number] for d in DOSE) if k in reached else None for k in KINDS]
             paper = [paper_auroc(study.inlier, outlier, "likelihood"), _paper(results, outlier)]
-            yield _row(f"{study.inlier} → {outlier}", likelihood[number], *own, *[None] * (3 - len(own)), *paper)
+            yield _row(f"{study.inlier} → {outlier}", likelihood[number], *own, *paper)
 
 
 @cache
-def _dose(path: Path) -> dict[str, dict[str, list[float]]]:
-    """What each density of DoSE finds, mean over the models: of the paper's statistics, and a Glow's further ones."""
+def _dose(path: Path) -> dict[str, dict[str, Found]]:
+    """What each density of DoSE finds of each kind of statistics."""
     folder = Folder(path)
     results = Results.read(folder.results)
     models = _models(folder, results)
-    names = models[0][TEST].names
-    chosen = {"": plain(names), ", by level": by_level(names), ", with score tests": with_score_tests(names)}
     return {
-        suffix: {density: _aurocs(models, results, columns, estimator(density)).tolist() for density in DOSE}
-        for suffix, columns in chosen.items()
-        if columns
+        kind: {density: _found(models, results, columns, estimator(density)) for density in DOSE}
+        for kind, columns in _columns(folder).items()
     }
+
+
+def _columns(folder: Folder) -> dict[str, tuple[str, ...]]:
+    """The statistics of each kind that a model gives; the last are all of its own and the background model's."""
+    names = read(folder, "0", TEST).names
+    chosen = {kind: choose(names) for kind, choose in zip(KINDS, STATISTICS.values(), strict=False)}
+    found = {kind: columns for kind, columns in chosen.items() if columns}
+    *_, most = found.values()
+    return found | {KINDS[-1]: (*most, *(f"{BACKGROUND}/{name}" for name in most))}
 
 
 def _paper(results: Results, outlier: str) -> float | None:
@@ -189,21 +197,24 @@ def _paper(results: Results, outlier: str) -> float | None:
 
 
 def _models(folder: Folder, results: Results) -> list[dict[str, Statistics]]:
-    """The tables of each model."""
+    """The tables of each model, beside those of the background model."""
     names = (TRAIN, HELD_OUT, TEST, *results.study.outliers)
-    return [{name: read(folder, str(member), name) for name in names} for member in range(results.study.members)]
+    background = {name: read(folder, BACKGROUND, name).prefix(f"{BACKGROUND}/") for name in names}
+    members = map(str, range(results.study.members))
+    return [{name: read(folder, member, name).beside(background[name]) for name in names} for member in members]
 
 
-def _aurocs(
+def _found(
     models: Sequence[Mapping[str, Statistics]], results: Results, names: Sequence[str], density: DensityOfStates
-) -> NDArray[np.float64]:
-    """What a density of some statistics finds of each set of outliers, mean over the models."""
-    found = []
+) -> Found:
+    """What a density of some statistics finds."""
+    aurocs, errors = [], []
     for tables in models:
         density.fit(tables[TRAIN].select(names).values)
         scores = {key: density.score_samples(table.select(names).values) for key, table in tables.items()}
-        found.append([auroc(scores[TEST], scores[outlier]) for outlier in results.study.outliers])
-    return np.asarray(np.mean(found, axis=0))
+        aurocs.append([auroc(scores[TEST], scores[outlier]) for outlier in results.study.outliers])
+        errors.append(expected_calibration_error(score_bins(scores[TRAIN]), scores[HELD_OUT], draws=1).ece)
+    return Found(np.mean(aurocs, axis=0).tolist(), float(np.mean(errors)))
 
 
 def ceiling(rows: Sequence[Mapping[str, str | float]]) -> Iterator[str]:
@@ -252,27 +263,28 @@ def _json(path: Path) -> Any:  # of a benchmark of ours, whose fields are looked
 def ranks(benchmarks: Mapping[str, Results], root: Path) -> Iterator[str]:
     """The average rank of every method over the pairs that the paper has too, with the paper's in brackets.
 
-    Below it the same where DoSE has a Glow's levels and score tests. A benchmark of one model has no WAIC, and is left
-    out.
+    Below it the same where DoSE has more statistics. A benchmark of one model has no WAIC, and is left out.
     """
-    values: dict[str, list[float]] = {method: [] for method in METHODS}
-    tested: dict[str, list[float]] = {method: [] for method in METHODS}
+    kinds = [kind for kind in KINDS if kind != ", by level"]
+    values: dict[str, dict[str, list[float]]] = {kind: {method: [] for method in METHODS} for kind in kinds}
     for name, results in benchmarks.items():
         study, reached = results.study, headline(results.cells, results.study)
-        if reached.keys() == values.keys():
+        if reached.keys() == METHODS.keys():
+            found = _dose(root / "results" / name)
             shared = [n for n, outlier in enumerate(study.outliers) if paper_auroc(study.inlier, outlier, "kde")]
-            *_, more = _dose(root / "results" / name).values()
-            more = {**reached, **more}
-            for method in values:
-                values[method] += [reached[method][number] for number in shared]
-                tested[method] += [more[method][number] for number in shared]
-    average, with_tests = average_ranks(values), average_ranks(tested)
-    yield f"Average rank over {len(values['kde'])} pairs, 1 = best:"
+            for kind, methods in values.items():
+                other = {density: each.aurocs for density, each in found.get(kind, {}).items()}
+                here = {**reached, **other}
+                for method in methods:
+                    methods[method] += [here[method][number] for number in shared]
+    average = {kind: average_ranks(methods) for kind, methods in values.items()}
+    yield f"Average rank over {len(values['']['kde'])} pairs, 1 = best:"
     yield ""
-    yield "| DoSE of | " + " | ".join(METHODS[method] for method in average) + " |"
-    yield "|---" * (len(average) + 1) + "|"
-    yield "| the paper's | " + " | ".join(f"{rank:.2f} ({RANKS[name]})" for name, rank in average.items()) + " |"
-    yield "| Glow: levels and score tests | " + " | ".join(f"{rank:.2f}" for rank in with_tests.values()) + " |"
+    yield "| DoSE | " + " | ".join(METHODS.values()) + " |"
+    yield "|---" * (len(METHODS) + 1) + "|"
+    for kind, ranks_of in average.items():
+        cells = [f"{ranks_of[method]:.2f}" + ("" if kind else f" ({RANKS[method]})") for method in METHODS]
+        yield f"| {kind.removeprefix(', ') or 'of the paper'} | " + " | ".join(cells) + " |"
 
 
 def figure(folder: Folder, results: Results) -> bytes:

@@ -52,7 +52,7 @@ def test_the_readme_says_the_same():
         expected = [values["likelihood"][number], max(values["kde"][number], values["svm"][number])]
 
         found = re.search(
-            rf"<!-- levels {inlier} -->.*?^\| {outlier} \| (.*?) \|$", texts["RESULTS.md"], re.DOTALL | re.MULTILINE
+            rf"<!-- more {inlier} -->.*?^\| {outlier} \| (.*?) \|$", texts["RESULTS.md"], re.DOTALL | re.MULTILINE
         )
         glow = found[1].split(" | ") if found else [""] * 6  # KDE and SVM: the paper's, by level, with score tests
 
@@ -72,7 +72,7 @@ def test_tables_are_written_between_their_marks(pages, tmp_path, monkeypatch):
     found = pages.found(tmp_path)
     before = "# Ours\n<!-- table toy -->\nold\n<!-- end -->\nbetween\n<!-- ranks -->\n<!-- end -->\n"
     before += (
-        "<!-- statistics toy -->\n<!-- end -->\n<!-- levels toy -->\n<!-- end -->\n<!-- ceiling toy -->\n<!-- end -->\n"
+        "<!-- statistics toy -->\n<!-- end -->\n<!-- more toy -->\n<!-- end -->\n<!-- ceiling toy -->\n<!-- end -->\n"
         "<!-- summary -->\n<!-- end -->\n"
     )
     rows = [{"outliers": name, "statistics": "the paper's", "classifier": 0.75} for name in ("far", "hflip")]
@@ -87,9 +87,12 @@ def test_tables_are_written_between_their_marks(pages, tmp_path, monkeypatch):
     assert "| outliers | `like` | `latent` | `jac` |" in after, "levels are not among the paper's statistics"
     assert after.split("<!-- ceiling toy -->")[1].split("\n")[3:5] == ["| far | the paper's | 0.750 |", "<!-- end -->"]
     (head,) = (line for line in after.splitlines() if "| DoSE SVM, by level |" in line)
-    assert head.endswith("| DoSE KDE, with score tests | DoSE SVM, with score tests | the paper's DoSE |")
+    assert head.endswith(
+        "| DoSE SVM, with score tests | DoSE KDE, with the background model's | DoSE SVM, with the background model's "
+        "| the paper's DoSE |"
+    )
     assert " → far | " in after
-    assert "| Glow: levels and score tests | " in after
+    assert "| with score tests | " in after
     drawn = pages.figure(Folder(tmp_path / "results/toy"), found["toy"])
     assert drawn.startswith(b"<?xml")
     assert b"<image" not in drawn
