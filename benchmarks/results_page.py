@@ -7,11 +7,11 @@ A mark is `<!-- table fashion_mnist -->`, and what follows it up to `<!-- end --
 `results/fashion_mnist/results.json`. `<!-- summary -->` has what DoSE finds of every pair, and `<!-- ranks -->` the
 ranks of all methods over those that the paper has; `<!-- statistics fashion_mnist -->` has each statistic alone,
 `<!-- moves cifar10 -->` how far outliers move it to each of the models, `<!-- more cifar10 -->` what more statistics
-find: a Glow's of single levels, its score tests, the background model's, `<!-- alike cifar10 -->` what is found where
-all images were changed alike, from `results/alike.json`, `<!-- patience -->` what Glows find the longer they are
-trained, from `results/patience.json`, and `<!-- ceiling cifar10 -->` what a classifier that knows the answer makes of
-statistics, from `results/ceiling.json`. A figure has the statistics that model 0 gives, of the test set and of other
-data sets, as histograms.
+find: a Glow's of single levels, its score tests, those of all models together, `<!-- alike cifar10 -->` what is found
+where all images were changed alike, from `results/alike.json`, `<!-- patience -->` what Glows find the longer they
+are trained, from `results/patience.json`, and `<!-- ceiling cifar10 -->` what a classifier that knows the answer
+makes of statistics, from `results/ceiling.json`. A figure has the statistics that model 0 gives, of the test set and
+of other data sets, as histograms.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from dose_ood.benchmark.evaluate import headline, read
 from dose_ood.benchmark.methods import DOSE, estimator, plain
 from dose_ood.benchmark.metrics import auroc
 from dose_ood.benchmark.paper import RANKS, paper_auroc
-from dose_ood.benchmark.results import BACKGROUND, HELD_OUT, METHODS, TEST, TRAIN, Folder, Results
+from dose_ood.benchmark.results import HELD_OUT, METHODS, TEST, TRAIN, Folder, Results
 from dose_ood.benchmark.significance import average_ranks
 from dose_ood.decision.memorisation import expected_calibration_error, score_bins
 from dose_ood.density.base import DensityOfStates
@@ -41,7 +41,7 @@ from dose_ood.statistics import Statistics
 from dose_ood.study.sets import SHIFTED
 
 ROOT = Path(__file__).parents[1]
-KINDS = ("", ", by level", ", with score tests", ", with the background model's")  # of statistics for DoSE
+KINDS = ("", ", by level", ", with score tests", ", ensemble")  # of statistics for DoSE
 BLOCK = re.compile(
     r"<!-- (?P<what>table|summary|statistics|moves|more|alike|patience|ceiling|ranks)"
     r"(?: (?P<name>\S+))? -->\n.*?<!-- end -->\n",
@@ -144,7 +144,7 @@ def moves(folder: Folder, results: Results) -> Iterator[str]:
 
 
 def more(folder: Folder, results: Results) -> Iterator[str]:
-    """What DoSE makes of more statistics: a Glow's of single levels, its score tests, those of the background model."""
+    """What DoSE makes of more statistics: a Glow's of single levels, its score tests, those of all models together."""
     reached = _dose(folder.path)
     names = [f"{METHODS[density]}{kind}" for kind in reached for density in DOSE]
     yield "| outliers | " + " | ".join([*names, "the paper's DoSE"]) + " |"
@@ -176,19 +176,25 @@ def _dose(path: Path) -> dict[str, dict[str, Found]]:
     folder = Folder(path)
     results = Results.read(folder.results)
     models = _models(folder, results)
-    return {
-        kind: {density: _found(models, results, columns, estimator(density)) for density in DOSE}
-        for kind, columns in _columns(folder).items()
-    }
-
-
-def _columns(folder: Folder) -> dict[str, tuple[str, ...]]:
-    """The statistics of each kind that a model gives; the last are all of its own and the background model's."""
-    names = read(folder, "0", TEST).names
+    names = models[0][TEST].names
     chosen = {kind: choose(names) for kind, choose in zip(KINDS, STATISTICS.values(), strict=False)}
-    found = {kind: columns for kind, columns in chosen.items() if columns}
-    *_, most = found.values()
-    return found | {KINDS[-1]: (*most, *(f"{BACKGROUND}/{name}" for name in most))}
+    found = {
+        kind: {density: _found(models, results, columns, estimator(density)) for density in DOSE}
+        for kind, columns in chosen.items()
+        if columns
+    }
+    *_, most = filter(None, chosen.values())
+    together = {name: _side_by_side([tables[name].select(most) for tables in models]) for name in models[0]}
+    columns = together[TEST].names
+    return found | {KINDS[-1]: {d: _found([together], results, columns, estimator(d)) for d in DOSE}}
+
+
+def _side_by_side(tables: Sequence[Statistics]) -> Statistics:
+    """What each model says of the same images, as `0/like`, …."""
+    first, *others = (table.prefix(f"{number}/") for number, table in enumerate(tables))
+    for table in others:
+        first = first.beside(table)
+    return first
 
 
 def _paper(results: Results, outlier: str) -> float | None:
@@ -197,11 +203,9 @@ def _paper(results: Results, outlier: str) -> float | None:
 
 
 def _models(folder: Folder, results: Results) -> list[dict[str, Statistics]]:
-    """The tables of each model, beside those of the background model."""
+    """The tables of each model."""
     names = (TRAIN, HELD_OUT, TEST, *results.study.outliers)
-    background = {name: read(folder, BACKGROUND, name).prefix(f"{BACKGROUND}/") for name in names}
-    members = map(str, range(results.study.members))
-    return [{name: read(folder, member, name).beside(background[name]) for name in names} for member in members]
+    return [{name: read(folder, str(member), name) for name in names} for member in range(results.study.members)]
 
 
 def _found(
