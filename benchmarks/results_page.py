@@ -31,7 +31,7 @@ from dose_ood.benchmark.evaluate import headline, read
 from dose_ood.benchmark.methods import DOSE, estimator, plain
 from dose_ood.benchmark.metrics import auroc
 from dose_ood.benchmark.paper import RANKS, paper_auroc
-from dose_ood.benchmark.results import HELD_OUT, METHODS, TEST, TRAIN, Folder, Results
+from dose_ood.benchmark.results import ENSEMBLE, HELD_OUT, METHODS, TEST, TRAIN, Folder, Results
 from dose_ood.benchmark.significance import average_ranks
 from dose_ood.decision.memorisation import expected_calibration_error, score_bins
 from dose_ood.density.base import DensityOfStates
@@ -178,7 +178,7 @@ def _dose(path: Path) -> dict[str, dict[str, Found]]:
     models = _models(folder, results)
     names = models[0][TEST].names
     chosen = {kind: choose(names) for kind, choose in zip(KINDS, STATISTICS.values(), strict=False)}
-    found = {
+    single = {
         kind: {density: _found(models, results, columns, estimator(density)) for density in DOSE}
         for kind, columns in chosen.items()
         if columns
@@ -186,7 +186,7 @@ def _dose(path: Path) -> dict[str, dict[str, Found]]:
     *_, most = filter(None, chosen.values())
     together = {name: _side_by_side([tables[name].select(most) for tables in models]) for name in models[0]}
     columns = together[TEST].names
-    return found | {KINDS[-1]: {d: _found([together], results, columns, estimator(d)) for d in DOSE}}
+    return single | {KINDS[-1]: {d: _found([together], results, columns, estimator(d)) for d in DOSE}}
 
 
 def _side_by_side(tables: Sequence[Statistics]) -> Statistics:
@@ -267,20 +267,22 @@ def _json(path: Path) -> Any:  # of a benchmark of ours, whose fields are looked
 def ranks(benchmarks: Mapping[str, Results], root: Path) -> Iterator[str]:
     """The average rank of every method over the pairs that the paper has too, with the paper's in brackets.
 
-    Below it the same where DoSE has more statistics. A benchmark of one model has no WAIC, and is left out.
+    Below it the same where DoSE has more statistics; of ensembles, all methods are. A benchmark of one model has no
+    WAIC, and is left out.
     """
     kinds = [kind for kind in KINDS if kind != ", by level"]
     values: dict[str, dict[str, list[float]]] = {kind: {method: [] for method in METHODS} for kind in kinds}
     for name, results in benchmarks.items():
-        study, reached = results.study, headline(results.cells, results.study)
-        if reached.keys() == METHODS.keys():
-            found = _dose(root / "results" / name)
+        study, single = results.study, headline(results.cells, results.study)
+        if single.keys() == METHODS.keys():
+            cells = {(cell.method, cell.outlier): cell.auroc for cell in results.cells if cell.member == ENSEMBLE}
+            ensemble = {method: [cells[method, outlier] for outlier in study.outliers] for method in METHODS}
             shared = [n for n, outlier in enumerate(study.outliers) if paper_auroc(study.inlier, outlier, "kde")]
             for kind, methods in values.items():
-                other = {density: each.aurocs for density, each in found.get(kind, {}).items()}
-                here = {**reached, **other}
+                of = _dose(root / "results" / name).get(kind, {})
+                reached = (ensemble if kind == ", ensemble" else single) | {d: each.aurocs for d, each in of.items()}
                 for method in methods:
-                    methods[method] += [here[method][number] for number in shared]
+                    methods[method] += [reached[method][number] for number in shared]
     average = {kind: average_ranks(methods) for kind, methods in values.items()}
     yield f"Average rank over {len(values['']['kde'])} pairs, 1 = best:"
     yield ""
@@ -288,7 +290,7 @@ def ranks(benchmarks: Mapping[str, Results], root: Path) -> Iterator[str]:
     yield "|---" * (len(METHODS) + 1) + "|"
     for kind, ranks_of in average.items():
         cells = [f"{ranks_of[method]:.2f}" + ("" if kind else f" ({RANKS[method]})") for method in METHODS]
-        yield f"| {kind.removeprefix(', ') or 'of the paper'} | " + " | ".join(cells) + " |"
+        yield f"| {kind.removeprefix(', ') or 'as in the paper'} | " + " | ".join(cells) + " |"
 
 
 def figure(folder: Folder, results: Results) -> bytes:
