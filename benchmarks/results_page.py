@@ -275,8 +275,8 @@ def ranks(benchmarks: Mapping[str, Results], root: Path) -> Iterator[str]:
     for name, results in benchmarks.items():
         study, single = results.study, headline(results.cells, results.study)
         if single.keys() == METHODS.keys():
-            cells = {(cell.method, cell.outlier): cell.auroc for cell in results.cells if cell.member == ENSEMBLE}
-            ensemble = {method: [cells[method, outlier] for outlier in study.outliers] for method in METHODS}
+            areas = {(cell.method, cell.outlier): cell.auroc for cell in results.cells if cell.member == ENSEMBLE}
+            ensemble = {method: [areas[method, outlier] for outlier in study.outliers] for method in METHODS}
             shared = [n for n, outlier in enumerate(study.outliers) if paper_auroc(study.inlier, outlier, "kde")]
             for kind, methods in values.items():
                 of = _dose(root / "results" / name).get(kind, {})
