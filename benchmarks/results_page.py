@@ -28,7 +28,7 @@ import numpy as np
 from common import STATISTICS
 from dose_ood import ProductKDE
 from dose_ood.benchmark.evaluate import headline, read
-from dose_ood.benchmark.methods import DOSE, estimator, plain
+from dose_ood.benchmark.methods import DOSE, by_level, estimator, plain, with_score_tests
 from dose_ood.benchmark.metrics import auroc
 from dose_ood.benchmark.paper import RANKS, paper_auroc
 from dose_ood.benchmark.results import ENSEMBLE, HELD_OUT, METHODS, TEST, TRAIN, Folder, Results
@@ -41,7 +41,9 @@ from dose_ood.statistics import Statistics
 from dose_ood.study.sets import SHIFTED
 
 ROOT = Path(__file__).parents[1]
-KINDS = ("", ", by level", ", with score tests", ", ensemble")  # of statistics for DoSE
+CHOSEN = {"": plain, ", by level": by_level, ", with score tests": with_score_tests}  # statistics for DoSE
+TOGETHER = ", ensemble"  # the last of them, of all models side by side
+KINDS = (*CHOSEN, TOGETHER)
 BLOCK = re.compile(
     r"<!-- (?P<what>table|summary|statistics|moves|more|alike|patience|ceiling|ranks)"
     r"(?: (?P<name>\S+))? -->\n.*?<!-- end -->\n",
@@ -49,7 +51,7 @@ BLOCK = re.compile(
 )
 
 
-class Found(NamedTuple):
+class Reached(NamedTuple):
     """Of some statistics, mean over the models: an AUROC for each set of outliers, and the calibration error."""
 
     aurocs: list[float]
@@ -122,7 +124,7 @@ def table(results: Results) -> Iterator[str]:
 def alone(folder: Folder, results: Results) -> Iterator[str]:
     """A KDE of each statistic alone: which of them gives a set away."""
     names, models = plain(read(folder, "0", TEST).names), _models(folder, results)
-    values = [_found(models, results, [name], ProductKDE()).aurocs for name in names]
+    values = [_reached(models, results, [name], ProductKDE()).aurocs for name in names]
     yield "| outliers | " + " | ".join(f"`{name}`" for name in names) + " |"
     yield "|---" * (len(names) + 1) + "|"
     for outlier, *row in zip(results.study.outliers, *values, strict=True):
@@ -171,22 +173,22 @@ def summary(benchmarks: Mapping[str, Results], root: Path) -> Iterator[str]:
 
 
 @cache
-def _dose(path: Path) -> dict[str, dict[str, Found]]:
+def _dose(path: Path) -> dict[str, dict[str, Reached]]:
     """What each density of DoSE finds of each kind of statistics."""
     folder = Folder(path)
     results = Results.read(folder.results)
     models = _models(folder, results)
     names = models[0][TEST].names
-    chosen = {kind: choose(names) for kind, choose in zip(KINDS, STATISTICS.values(), strict=False)}
+    chosen = {kind: choose(names) for kind, choose in CHOSEN.items()}
     single = {
-        kind: {density: _found(models, results, columns, estimator(density)) for density in DOSE}
+        kind: {density: _reached(models, results, columns, estimator(density)) for density in DOSE}
         for kind, columns in chosen.items()
         if columns
     }
     *_, most = filter(None, chosen.values())
     together = {name: _side_by_side([tables[name].select(most) for tables in models]) for name in models[0]}
     columns = together[TEST].names
-    return single | {KINDS[-1]: {d: _found([together], results, columns, estimator(d)) for d in DOSE}}
+    return single | {TOGETHER: {d: _reached([together], results, columns, estimator(d)) for d in DOSE}}
 
 
 def _side_by_side(tables: Sequence[Statistics]) -> Statistics:
@@ -208,9 +210,9 @@ def _models(folder: Folder, results: Results) -> list[dict[str, Statistics]]:
     return [{name: read(folder, str(member), name) for name in names} for member in range(results.study.members)]
 
 
-def _found(
+def _reached(
     models: Sequence[Mapping[str, Statistics]], results: Results, names: Sequence[str], density: DensityOfStates
-) -> Found:
+) -> Reached:
     """What a density of some statistics finds."""
     aurocs, errors = [], []
     for tables in models:
@@ -218,7 +220,7 @@ def _found(
         scores = {key: density.score_samples(table.select(names).values) for key, table in tables.items()}
         aurocs.append([auroc(scores[TEST], scores[outlier]) for outlier in results.study.outliers])
         errors.append(expected_calibration_error(score_bins(scores[TRAIN]), scores[HELD_OUT], draws=1).ece)
-    return Found(np.mean(aurocs, axis=0).tolist(), float(np.mean(errors)))
+    return Reached(np.mean(aurocs, axis=0).tolist(), float(np.mean(errors)))
 
 
 def ceiling(rows: Sequence[Mapping[str, str | float]]) -> Iterator[str]:
@@ -280,7 +282,7 @@ def ranks(benchmarks: Mapping[str, Results], root: Path) -> Iterator[str]:
             shared = [n for n, outlier in enumerate(study.outliers) if paper_auroc(study.inlier, outlier, "kde")]
             for kind, methods in values.items():
                 of = _dose(root / "results" / name).get(kind, {})
-                reached = (ensemble if kind == ", ensemble" else single) | {d: each.aurocs for d, each in of.items()}
+                reached = (ensemble if kind == TOGETHER else single) | {d: each.aurocs for d, each in of.items()}
                 for method in methods:
                     methods[method] += [reached[method][number] for number in shared]
     average = {kind: average_ranks(methods) for kind, methods in values.items()}
