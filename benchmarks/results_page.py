@@ -28,7 +28,7 @@ import numpy as np
 from common import STATISTICS
 from dose_ood import ProductKDE
 from dose_ood.benchmark.evaluate import headline, read
-from dose_ood.benchmark.methods import DOSE, by_level, estimator, plain, with_score_tests
+from dose_ood.benchmark.methods import DOSE, by_level, estimator, plain, side_by_side, with_score_tests
 from dose_ood.benchmark.metrics import auroc
 from dose_ood.benchmark.paper import RANKS, paper_auroc
 from dose_ood.benchmark.results import ENSEMBLE, HELD_OUT, METHODS, TEST, TRAIN, Folder, Results
@@ -186,17 +186,9 @@ def _dose(path: Path) -> dict[str, dict[str, Reached]]:
         if columns
     }
     *_, most = filter(None, chosen.values())
-    together = {name: _side_by_side([tables[name].select(most) for tables in models]) for name in models[0]}
+    together = {name: side_by_side([tables[name].select(most) for tables in models]) for name in models[0]}
     columns = together[TEST].names
     return single | {TOGETHER: {d: _reached([together], results, columns, estimator(d)) for d in DOSE}}
-
-
-def _side_by_side(tables: Sequence[Statistics]) -> Statistics:
-    """What each model says of the same images, as `0/like`, …."""
-    first, *others = (table.prefix(f"{number}/") for number, table in enumerate(tables))
-    for table in others:
-        first = first.beside(table)
-    return first
 
 
 def _paper(results: Results, outlier: str) -> float | None:

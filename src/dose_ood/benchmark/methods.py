@@ -1,12 +1,13 @@
 """The six methods as functions of the same tables: what each of them looks at, on one model and on an ensemble."""
 
 from collections.abc import Sequence
+from functools import reduce
 
 import numpy as np
 
 from dose_ood.benchmark.results import BACKGROUND, METHODS
 from dose_ood.columns import listing
-from dose_ood.density.base import DensityOfStates, Vector
+from dose_ood.density.base import DensityOfStates
 from dose_ood.density.registry import ESTIMATORS
 from dose_ood.detector import LIKELIHOODS, default_statistics
 from dose_ood.errors import InputError
@@ -25,15 +26,17 @@ def ensemble(members: Sequence[Statistics], background: Statistics) -> Statistic
 
     WAIC is this mean minus the variance over the members, so that the two differ in that alone.
     """
-    columns: dict[str, Vector] = {}
-    for number, member in enumerate(members):
-        chosen = member.select(plain(member.names)).prefix(f"{number}/")
-        columns |= dict(zip(chosen.names, chosen.values.T, strict=True))
+    own = side_by_side([member.select(plain(member.names)) for member in members])
     likelihoods = [_likelihood(member) for member in members]
     (name,) = likelihoods[0].names
-    columns[name] = np.mean([table[name] for table in likelihoods], axis=0)
-    columns[f"{BACKGROUND}/{name}"] = _likelihood(background)[name]
-    return Statistics.from_columns(columns, on_bad="flag")
+    mean = Statistics.from_columns({name: np.mean([table[name] for table in likelihoods], axis=0)}, on_bad="flag")
+    return own.beside(mean).beside(_likelihood(background).prefix(f"{BACKGROUND}/"))
+
+
+def side_by_side(members: Sequence[Statistics]) -> Statistics:
+    """What each of several models says of the same samples, as `0/like`, …."""
+    first, *others = (member.prefix(f"{number}/") for number, member in enumerate(members))
+    return reduce(Statistics.beside, others, first)
 
 
 def columns_of(method: str, names: Sequence[str]) -> tuple[str, ...]:
