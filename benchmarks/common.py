@@ -33,13 +33,17 @@ def rows_like_statistics(rows: int, seed: int = 0, shift: float = 0.0) -> NDArra
 
 
 def dose_aurocs(train: Statistics, test: Statistics, outliers: Statistics) -> dict[str, str | float]:
-    """What DoSE, the better of KDE and SVM, finds of a Glow: of the sums, by level, and with score tests."""
-    found: dict[str, str | float] = {}
-    for kind, choose in STATISTICS.items():
-        own, inside, outside = (table.select(choose(train.names)).values for table in (train, test, outliers))
-        densities = [density.fit(own) for density in (ProductKDE(), WhitenedSVM())]
-        found[kind] = max(auroc(each.score_samples(inside), each.score_samples(outside)) for each in densities)
-    return found
+    """What DoSE finds of a Glow: of the sums, by level, and with score tests."""
+    chosen = {kind: choose(train.names) for kind, choose in STATISTICS.items()}
+    return {
+        kind: dose_auroc(*(table.select(names) for table in (train, test, outliers))) for kind, names in chosen.items()
+    }
+
+
+def dose_auroc(train: Statistics, test: Statistics, outliers: Statistics) -> float:
+    """What DoSE, the better of KDE and SVM, finds of all statistics of a table."""
+    densities = [density.fit(train.values) for density in (ProductKDE(), WhitenedSVM())]
+    return max(auroc(each.score_samples(test.values), each.score_samples(outliers.values)) for each in densities)
 
 
 def kept_so_far(description: str | None) -> tuple[Path, list[dict[str, str | float]]]:

@@ -9,9 +9,9 @@ ranks of all methods over those that the paper has; `<!-- statistics fashion_mni
 `<!-- moves cifar10 -->` how far outliers move it to each of the models, `<!-- more cifar10 -->` what more statistics
 find: a Glow's of single levels, its score tests, those of all models together, `<!-- alike cifar10 -->` what is found
 where all images were changed alike, from `results/alike.json`, `<!-- patience -->` what Glows find the longer they
-are trained, from `results/patience.json`, and `<!-- ceiling cifar10 -->` what a classifier that knows the answer
-makes of statistics, from `results/ceiling.json`. A figure has the statistics that model 0 gives, of the test set and
-of other data sets, as histograms.
+are trained, from `results/patience.json`, `<!-- grey mnist -->` what a Glow finds instead of the VAEs, and
+`<!-- ceiling cifar10 -->` what a classifier that knows the answer makes of statistics, from `results/ceiling.json`.
+A figure has the statistics that model 0 gives, of the test set and of other data sets, as histograms.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import grey_glow
 from common import STATISTICS
 from dose_ood import ProductKDE
 from dose_ood.benchmark.evaluate import headline, read
@@ -45,7 +46,7 @@ CHOSEN = {"": plain, ", by level": by_level, ", with score tests": with_score_te
 TOGETHER = ", ensemble"  # the last of them, of all models side by side
 KINDS = (*CHOSEN, TOGETHER)
 BLOCK = re.compile(
-    r"<!-- (?P<what>table|summary|statistics|moves|more|alike|patience|ceiling|ranks)"
+    r"<!-- (?P<what>table|summary|statistics|moves|more|alike|patience|grey|ceiling|ranks)"
     r"(?: (?P<name>\S+))? -->\n.*?<!-- end -->\n",
     re.DOTALL,
 )
@@ -81,6 +82,8 @@ def page(text: str, root: Path) -> str:
             lines = patience(_json(root / "results/patience.json")["rows"])
         elif what == "alike":
             lines = alike([row for row in _json(root / "results/alike.json")["rows"] if row["data"] == name])
+        elif what == "grey":
+            lines = grey(list(grey_glow.rows(root / "results" / name)))
         else:
             lines = {"statistics": alone, "moves": moves, "more": more}[what](
                 Folder(root / "results" / name), benchmarks[name]
@@ -247,6 +250,15 @@ def patience(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             found = [[row[kind] for kind in STATISTICS] for row in here if row["outliers"] == outlier]
             cells.append(" / ".join(f"{value:.3f}" for value in np.mean(found, axis=0)))
         yield f"| {steps:,} | {np.mean([row['bits/dim'] for row in here]):.2f} | {moves} | " + " | ".join(cells) + " |"
+
+
+def grey(rows: Sequence[Mapping[str, str | float]]) -> Iterator[str]:
+    """What a Glow of grey images finds, alone and beside a VAE."""
+    names = [name for name in rows[0] if name != "data"]
+    yield "| " + " | ".join(names) + " |"
+    yield "|---" * len(names) + "|"
+    for row in rows:
+        yield _row(*(row[name] for name in names))
 
 
 def _row(*cells: str | float | None) -> str:
