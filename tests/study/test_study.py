@@ -65,6 +65,7 @@ def test_everything_is_in_the_folder(data, made):
         assert read_log(folder.run(member))[-1].held_out == results.training[member]["held_out"]
         for name in ("train", "held_out", "test", "odd", "vflip"):
             assert len(Statistics.read(folder.statistics(member, name))) == 16
+    assert Statistics.read(folder.statistics("background", "odd")).names == ("iwae",)
     assert {c.member for c in results.cells} == {"0", "1", "ensemble"}
     assert load_model(folder.run("background") / "model").provenance["background"] == 0.15
     assert load_model(folder.run("1") / "model").provenance["seed"] == 1

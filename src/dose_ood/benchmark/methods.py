@@ -18,7 +18,7 @@ DOSE = ("kde", "svm")
 
 def single(member: Statistics, background: Statistics) -> Statistics:
     """What the methods look at on one model: its statistics, and the background model's log-likelihood."""
-    return member.select(plain(member.names)).beside(_likelihood(background).prefix(f"{BACKGROUND}/"))
+    return member.select(plain(member.names)).beside(likelihood(background).prefix(f"{BACKGROUND}/"))
 
 
 def ensemble(members: Sequence[Statistics], background: Statistics) -> Statistics:
@@ -27,10 +27,10 @@ def ensemble(members: Sequence[Statistics], background: Statistics) -> Statistic
     WAIC is this mean minus the variance over the members, so that the two differ in that alone.
     """
     own = side_by_side([member.select(plain(member.names)) for member in members])
-    likelihoods = [_likelihood(member) for member in members]
+    likelihoods = [likelihood(member) for member in members]
     (name,) = likelihoods[0].names
     mean = Statistics.from_columns({name: np.mean([table[name] for table in likelihoods], axis=0)}, on_bad="flag")
-    return own.beside(mean).beside(_likelihood(background).prefix(f"{BACKGROUND}/"))
+    return own.beside(mean).beside(likelihood(background).prefix(f"{BACKGROUND}/"))
 
 
 def side_by_side(members: Sequence[Statistics]) -> Statistics:
@@ -97,7 +97,8 @@ def with_score_tests(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in names if "/" in name)
 
 
-def _likelihood(table: Statistics) -> Statistics:
+def likelihood(table: Statistics) -> Statistics:
+    """The log-likelihood alone."""
     for name in LIKELIHOODS:
         if name in table.names:
             return table.select([name])

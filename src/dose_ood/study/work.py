@@ -14,9 +14,9 @@ import sklearn
 import dose_ood
 from dose_ood.benchmark.evaluate import Scored, evaluate, extremes, score
 from dose_ood.benchmark.keep import keep, keep_images, origin
-from dose_ood.benchmark.methods import methods_for
+from dose_ood.benchmark.methods import likelihood, methods_for
 from dose_ood.benchmark.probes import probe
-from dose_ood.benchmark.results import TEST, TRAIN, Folder, Results, Study
+from dose_ood.benchmark.results import BACKGROUND, TEST, TRAIN, Folder, Results, Study
 from dose_ood.data.images import split
 from dose_ood.errors import InputError
 from dose_ood.measure import measure
@@ -171,7 +171,8 @@ class Bench:
             "member": member.key,
             "seconds": monotonic() - started,
         }
-        keep(table, path, made_from, float32=self.float32)
+        # of a background model nothing else is asked
+        keep(likelihood(table) if member.name == BACKGROUND else table, path, made_from, float32=self.float32)
         raw.unlink()
 
     def _evaluate(self, task: Task, watch: Watch) -> Results:
