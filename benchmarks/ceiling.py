@@ -21,10 +21,9 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.mixture import GaussianMixture
 from sklearn.model_selection import cross_val_predict
 
-from common import show
+from common import STATISTICS, show
 from dose_ood import ProductKDE, WhitenedSVM
 from dose_ood.benchmark.evaluate import read
-from dose_ood.benchmark.methods import by_level, plain, with_score_tests
 from dose_ood.benchmark.metrics import auroc
 from dose_ood.benchmark.results import TEST, TRAIN, Folder, Results
 from dose_ood.density.whitening import Matrix, Vector, whitening
@@ -32,7 +31,6 @@ from dose_ood.density.whitening import Matrix, Vector, whitening
 STUDIES = ("mnist", "fashion_mnist", "cifar10", "svhn", "celeba")
 TOLERANCE = 1e-5  # of a direction that is kept, relative to the widest
 COMPONENTS, FOLDS = 10, 4
-KINDS = {"the paper's": plain, "by level": by_level, "with score tests": with_score_tests}
 
 
 def densities(train: Matrix) -> dict[str, Callable[[Matrix], Vector]]:
@@ -62,7 +60,7 @@ def compare(folder: Folder, member: str, outliers: tuple[str, ...]) -> list[dict
     """Every density and the classifier, of the paper's statistics and, of a Glow, of levels and score tests."""
     tables = {name: read(folder, member, name) for name in (TRAIN, TEST, *outliers)}
     rows: list[dict[str, str | float]] = []
-    for kind, choose in KINDS.items():
+    for kind, choose in STATISTICS.items():
         names = choose(tables[TRAIN].names)
         if not names:
             continue

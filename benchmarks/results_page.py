@@ -9,7 +9,7 @@ ranks of all methods over those that the paper has; `<!-- statistics fashion_mni
 `<!-- moves cifar10 -->` how far outliers move it to each of the models, `<!-- more cifar10 -->` what more statistics
 find: a Glow's of single levels, its score tests, those of all models together, `<!-- alike cifar10 -->` what is found
 where all images were changed alike, from `results/alike.json`, `<!-- patience -->` what Glows find the longer they
-are trained, from `results/patience.json`, `<!-- grey mnist -->` what a Glow finds instead of the VAEs, and
+are trained, from `results/patience.json`, `<!-- grey glow/mnist -->` what another model finds than the VAEs, and
 `<!-- ceiling cifar10 -->` what a classifier that knows the answer makes of statistics, from `results/ceiling.json`.
 A figure has the statistics that model 0 gives, of the test set and of other data sets, as histograms.
 """
@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import grey_glow
-from common import STATISTICS
+import grey_models
+from common import PAPERS, STATISTICS
 from dose_ood import ProductKDE
 from dose_ood.benchmark.evaluate import headline, read
-from dose_ood.benchmark.methods import DOSE, by_level, estimator, plain, side_by_side, with_score_tests
+from dose_ood.benchmark.methods import DOSE, estimator, plain, side_by_side
 from dose_ood.benchmark.metrics import auroc
 from dose_ood.benchmark.paper import RANKS, paper_auroc
 from dose_ood.benchmark.results import ENSEMBLE, HELD_OUT, METHODS, TEST, TRAIN, Folder, Results
@@ -42,9 +42,8 @@ from dose_ood.statistics import Statistics
 from dose_ood.study.sets import SHIFTED
 
 ROOT = Path(__file__).parents[1]
-CHOSEN = {"": plain, ", by level": by_level, ", with score tests": with_score_tests}  # statistics for DoSE
-TOGETHER = ", ensemble"  # the last of them, of all models side by side
-KINDS = (*CHOSEN, TOGETHER)
+TOGETHER = "ensemble"  # the last of the kinds of statistics that there are, of all models side by side
+KINDS = (*STATISTICS, TOGETHER)
 BLOCK = re.compile(
     r"<!-- (?P<what>table|summary|statistics|moves|more|alike|patience|grey|ceiling|ranks)"
     r"(?: (?P<name>\S+))? -->\n.*?<!-- end -->\n",
@@ -83,7 +82,8 @@ def page(text: str, root: Path) -> str:
         elif what == "alike":
             lines = alike([row for row in _json(root / "results/alike.json")["rows"] if row["data"] == name])
         elif what == "grey":
-            lines = grey(list(grey_glow.rows(root / "results" / name)))
+            model, _, data = name.partition("/")
+            lines = grey(list(grey_models.rows(model, root / "results" / data)))
         else:
             lines = {"statistics": alone, "moves": moves, "more": more}[what](
                 Folder(root / "results" / name), benchmarks[name]
@@ -151,7 +151,7 @@ def moves(folder: Folder, results: Results) -> Iterator[str]:
 def more(folder: Folder, results: Results) -> Iterator[str]:
     """What DoSE makes of more statistics: a Glow's of single levels, its score tests, those of all models together."""
     reached = _dose(folder.path)
-    names = [f"{METHODS[density]}{kind}" for kind in reached for density in DOSE]
+    names = [f"{METHODS[density]}{'' if kind == PAPERS else f', {kind}'}" for kind in reached for density in DOSE]
     yield "| outliers | " + " | ".join([*names, "the paper's DoSE"]) + " |"
     yield "|---" * (len(names) + 2) + "|"
     for number, outlier in enumerate(results.study.outliers):
@@ -163,7 +163,7 @@ def more(folder: Folder, results: Results) -> Iterator[str]:
 
 def summary(benchmarks: Mapping[str, Results], root: Path) -> Iterator[str]:
     """What likelihood and DoSE, the better of its densities, find of every pair."""
-    heads = ["likelihood", "DoSE", *(kind.removeprefix(", ") for kind in KINDS[1:]), "paper: likelihood", "DoSE"]
+    heads = ["likelihood", "DoSE", *KINDS[1:], "paper: likelihood", "DoSE"]
     yield "| trained on → shown | " + " | ".join(heads) + " |"
     yield "|---" * (len(heads) + 1) + "|"
     for name, results in benchmarks.items():
@@ -182,7 +182,7 @@ def _dose(path: Path) -> dict[str, dict[str, Reached]]:
     results = Results.read(folder.results)
     models = _models(folder, results)
     names = models[0][TEST].names
-    chosen = {kind: choose(names) for kind, choose in CHOSEN.items()}
+    chosen = {kind: choose(names) for kind, choose in STATISTICS.items()}
     single = {
         kind: {density: _reached(models, results, columns, estimator(density)) for density in DOSE}
         for kind, columns in chosen.items()
@@ -253,12 +253,11 @@ def patience(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def grey(rows: Sequence[Mapping[str, str | float]]) -> Iterator[str]:
-    """What a Glow of grey images finds, alone and beside a VAE."""
-    names = [name for name in rows[0] if name != "data"]
-    yield "| " + " | ".join(names) + " |"
-    yield "|---" * len(names) + "|"
+    """What another model of grey images finds, alone and beside VAE 0, as `grey_models.py` has it."""
+    yield "| " + " | ".join(rows[0]) + " |"
+    yield "|---" * len(rows[0]) + "|"
     for row in rows:
-        yield _row(*(row[name] for name in names))
+        yield _row(*row.values())
 
 
 def _row(*cells: str | float | None) -> str:
@@ -276,7 +275,7 @@ def ranks(benchmarks: Mapping[str, Results], root: Path) -> Iterator[str]:
     Below it the same where DoSE has more statistics; of ensembles, all methods are. A benchmark of one model has no
     WAIC, and is left out.
     """
-    kinds = [kind for kind in KINDS if kind != ", by level"]
+    kinds = [kind for kind in KINDS if kind != "by level"]
     values: dict[str, dict[str, list[float]]] = {kind: {method: [] for method in METHODS} for kind in kinds}
     for name, results in benchmarks.items():
         study, single = results.study, headline(results.cells, results.study)
@@ -290,13 +289,13 @@ def ranks(benchmarks: Mapping[str, Results], root: Path) -> Iterator[str]:
                 for method in methods:
                     methods[method] += [reached[method][number] for number in shared]
     average = {kind: average_ranks(methods) for kind, methods in values.items()}
-    yield f"Average rank over {len(values['']['kde'])} pairs, 1 = best:"
+    yield f"Average rank over {len(values[PAPERS]['kde'])} pairs, 1 = best:"
     yield ""
     yield "| DoSE | " + " | ".join(METHODS.values()) + " |"
     yield "|---" * (len(METHODS) + 1) + "|"
     for kind, ranks_of in average.items():
-        cells = [f"{ranks_of[method]:.2f}" + ("" if kind else f" ({RANKS[method]})") for method in METHODS]
-        yield f"| {kind.removeprefix(', ') or 'as in the paper'} | " + " | ".join(cells) + " |"
+        cells = [f"{ranks_of[method]:.2f}" + (f" ({RANKS[method]})" if kind == PAPERS else "") for method in METHODS]
+        yield f"| {'as in the paper' if kind == PAPERS else kind} | " + " | ".join(cells) + " |"
 
 
 def figure(folder: Folder, results: Results) -> bytes:

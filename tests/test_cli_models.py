@@ -132,6 +132,13 @@ def test_a_likelihood_is_for_the_vae(dose):
         dose("train", "stripes.npz", "--model", "glow", "--likelihood", "bernoulli", "-o", "runs/never")
 
 
+def test_latent_dimensions_are_for_the_vae(dose):
+    dose("train", "stripes.npz", "--recipe", "tiny", "--epochs", 1, "--latent", 3, "-o", "runs/three")
+    assert load_model(Path("runs/three/model")).model.config.latent == 3
+    with pytest.raises(InputError, match="latent dimensions are for the VAE; a Glow has as many as an image, got 3"):
+        dose("train", "stripes.npz", "--model", "glow", "--latent", 3, "-o", "runs/never")
+
+
 def test_the_curve_shows_epochs_from_the_highest_loss_to_the_lowest():
     log = [Record(i, 40, i // 2, 0.0, 1.0, 1.0, *((100.0 - i, 99.0 - i) if i % 2 else ())) for i in range(40)]
     lines = loss_curve(log, rows=5, width=8).splitlines()

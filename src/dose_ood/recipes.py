@@ -50,8 +50,10 @@ class Recipe(ABC, Generic[M]):
     others: ClassVar[type[torch.optim.Adam] | type[torch.optim.Adamax]]
 
     @abstractmethod
-    def config(self, data: str, shape: Shape, likelihood: LikelihoodKind | None) -> VAEConfig | GlowConfig:
-        """The model for a data set: its name, the shape of its images, and a likelihood if one is wanted."""
+    def config(
+        self, data: str, shape: Shape, likelihood: LikelihoodKind | None = None, latent: int | None = None
+    ) -> VAEConfig | GlowConfig:
+        """The model for a data set: its name, the shape of its images; a likelihood, latent dimensions if wanted."""
 
     def lasting(self, epochs: int) -> Self:
         """The same recipe with exactly so many epochs."""
@@ -142,11 +144,14 @@ class VAERecipe(Recipe[BetaVAE]):
     bfloat16: bool = False
     others = torch.optim.Adam
 
-    def config(self, data: str, shape: Shape, likelihood: LikelihoodKind | None) -> VAEConfig:
-        """Bernoulli for MNIST, logit-normal of scale 1 for FashionMNIST and everything else."""
+    def config(
+        self, data: str, shape: Shape, likelihood: LikelihoodKind | None = None, latent: int | None = None
+    ) -> VAEConfig:
+        """Bernoulli for MNIST, logit-normal of scale 1 for FashionMNIST and everything else; two latent dimensions."""
         chosen = likelihood or ("bernoulli" if data in BERNOULLI else "logit_normal")
         channels, height, width = shape
-        return VAEConfig(shape=(channels, height, width), depth=self.depth, likelihood=chosen)
+        dimensions = VAEConfig.latent if latent is None else latent
+        return VAEConfig(shape=(channels, height, width), latent=dimensions, depth=self.depth, likelihood=chosen)
 
     def matrices(self, model: BetaVAE) -> list[nn.Parameter]:
         """Convolutions between the first and the last layers."""
@@ -219,10 +224,14 @@ class GlowRecipe(Recipe[Glow]):
     l2: float = 0.05
     others = torch.optim.Adamax
 
-    def config(self, data: str, shape: Shape, likelihood: LikelihoodKind | None) -> GlowConfig:
+    def config(
+        self, data: str, shape: Shape, likelihood: LikelihoodKind | None = None, latent: int | None = None
+    ) -> GlowConfig:
         """The same for every data set."""
         if likelihood is not None:
             raise InputError(f"a likelihood is for the VAE; a Glow has none to choose, got {likelihood}")
+        if latent is not None:
+            raise InputError(f"latent dimensions are for the VAE; a Glow has as many as an image, got {latent}")
         channels, height, width = shape
         size = channels, height, width
         return GlowConfig(size, self.levels, self.steps, self.filters, self.opening)

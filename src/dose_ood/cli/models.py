@@ -53,6 +53,9 @@ def train(
     likelihood: Annotated[
         LikelihoodName | None, typer.Option(help="vae: default *bernoulli* for MNIST, else *logit_normal*.")
     ] = None,
+    latent: Annotated[
+        int | None, typer.Option(min=1, help="vae: dimensions of the latent space. Default: 2, the paper's.")
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Train a β-VAE or a Glow on images.
@@ -73,7 +76,7 @@ def train(
         from dose_ood.train import train as run
     images = read_images(data)
     chosen = RECIPES[model][recipe] if epochs is None else RECIPES[model][recipe].lasting(epochs)
-    network = build(chosen.config(Path(data.partition(":")[0]).stem, images.shape[1:], likelihood), seed)
+    network = build(chosen.config(Path(data.partition(":")[0]).stem, images.shape[1:], likelihood, latent), seed)
     with processes() as leads, training_bar(leads) as look:
         found = run(
             network,
