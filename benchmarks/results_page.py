@@ -9,7 +9,7 @@ ranks of all methods over those that the paper has; `<!-- statistics fashion_mni
 `<!-- moves cifar10 -->` how far outliers move it to each of the models, `<!-- more cifar10 -->` what more statistics
 find: a Glow's of single levels, its score tests, those of all models together, `<!-- alike cifar10 -->` what is found
 where all images were changed alike, from `results/alike.json`, `<!-- patience -->` what Glows find the longer they
-are trained, from `results/patience.json`, `<!-- grey glow/mnist -->` what another model finds than the VAEs, and
+are trained, from `results/patience.json`, `<!-- grey mnist -->` what a Glow finds instead of the VAEs, and
 `<!-- ceiling cifar10 -->` what a classifier that knows the answer makes of statistics, from `results/ceiling.json`.
 A figure has the statistics that model 0 gives, of the test set and of other data sets, as histograms.
 """
@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import grey_models
+import grey_glow
 from common import PAPERS, STATISTICS
 from dose_ood import ProductKDE
 from dose_ood.benchmark.evaluate import headline, read
@@ -82,8 +82,7 @@ def page(text: str, root: Path) -> str:
         elif what == "alike":
             lines = alike([row for row in _json(root / "results/alike.json")["rows"] if row["data"] == name])
         elif what == "grey":
-            model, _, data = name.partition("/")
-            lines = grey(list(grey_models.rows(model, root / "results" / data)))
+            lines = grey(list(grey_glow.rows(root / "results" / name)))
         else:
             lines = {"statistics": alone, "moves": moves, "more": more}[what](
                 Folder(root / "results" / name), benchmarks[name]
@@ -172,7 +171,7 @@ def summary(benchmarks: Mapping[str, Results], root: Path) -> Iterator[str]:
         for number, outlier in enumerate(study.outliers):
             own = [max(reached[k][d].aurocs[number] for d in DOSE) if k in reached else None for k in KINDS]
             paper = [paper_auroc(study.inlier, outlier, "likelihood"), _paper(results, outlier)]
-            yield _row(f"{study.inlier} → {outlier}", likelihood[number], *own, *paper)
+            yield _row(f"{name} → {outlier}", likelihood[number], *own, *paper)
 
 
 @cache
@@ -253,7 +252,7 @@ def patience(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def grey(rows: Sequence[Mapping[str, str | float]]) -> Iterator[str]:
-    """What another model of grey images finds, alone and beside VAE 0, as `grey_models.py` has it."""
+    """What a Glow of grey images finds, alone and beside VAE 0, as `grey_glow.py` has it."""
     yield "| " + " | ".join(rows[0]) + " |"
     yield "|---" * len(rows[0]) + "|"
     for row in rows:
@@ -273,13 +272,13 @@ def ranks(benchmarks: Mapping[str, Results], root: Path) -> Iterator[str]:
     """The average rank of every method over the pairs that the paper has too, with the paper's in brackets.
 
     Below it the same where DoSE has more statistics; of ensembles, all methods are. A benchmark of one model has no
-    WAIC, and is left out.
+    WAIC, and one of VAEs with more latent dimensions than the paper's is a second one of its data: both are left out.
     """
     kinds = [kind for kind in KINDS if kind != "by level"]
     values: dict[str, dict[str, list[float]]] = {kind: {method: [] for method in METHODS} for kind in kinds}
     for name, results in benchmarks.items():
         study, single = results.study, headline(results.cells, results.study)
-        if single.keys() == METHODS.keys():
+        if single.keys() == METHODS.keys() and study.latent is None:
             areas = {(cell.method, cell.outlier): cell.auroc for cell in results.cells if cell.member == ENSEMBLE}
             ensemble = {method: [areas[method, outlier] for outlier in study.outliers] for method in METHODS}
             shared = [n for n, outlier in enumerate(study.outliers) if paper_auroc(study.inlier, outlier, "kde")]

@@ -2,6 +2,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +13,16 @@ import benching
 from benching import bench, write_data
 from dose_ood import InputError, Statistics
 from dose_ood.benchmark.metrics import auroc
-from dose_ood.benchmark.results import Folder, Results
+from dose_ood.benchmark.results import Folder, Results, Study
 from dose_ood.cli import app
 from dose_ood.data.images import read_images, split
 from dose_ood.measure import measure
 from dose_ood.models.registry import load_model
 from dose_ood.runs import read_log
 from dose_ood.study import work
-from dose_ood.study.members import share_left
+from dose_ood.study.members import fresh, members_of, share_left
 from dose_ood.study.plan import Clock, Plan, Task
+from dose_ood.study.sets import open_sets
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -152,10 +154,20 @@ def test_models_trained_elsewhere_are_taken_over(data, made, dose, tmp_path):
         assert cell["auroc"] == pytest.approx(ours[cell["method"], cell["member"]], abs=1e-9)
 
 
+def test_a_vae_has_as_many_latent_dimensions_as_asked_for(data):
+    sets = open_sets(str(data / "stripes.npz"), [f"odd={data / 'odd.npz'}"], 16, 0)
+    study = Study(sets.inlier, dict(sets.outliers), "vae", "tiny", 1, 16, 0)
+    two, three = (members_of(each, sets)[0] for each in (study, replace(study, latent=3)))
+    assert (fresh(two).config.latent, fresh(three).config.latent) == (2, 3)
+    assert two.key != three.key
+
+
 def test_another_study_in_the_folder_is_refused(data, made, dose):
     folder, _ = made
     name = str(data / "stripes.npz")
     base = ["bench", name, "--ood", f"odd={data / 'odd.npz'}", "--recipe", "tiny", "-o", folder.path]
+    with pytest.raises(InputError, match="holds another benchmark: its latent is None, not 3"):
+        dose(*base, "--latent", 3)
     with pytest.raises(InputError, match="holds another benchmark: its model is vae, not glow"):
         dose(*base, "--model", "glow")
     with pytest.raises(InputError, match="holds rows of other images, or of other rows of them"):

@@ -4,7 +4,7 @@ import json
 import os
 import reprlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -87,6 +87,8 @@ class Study:
         The most images of a set that were measured; None: all.
     seed
         Draws everything that is drawn.
+    latent
+        Latent dimensions of a VAE; None: the paper's two.
     """
 
     inlier: str
@@ -96,6 +98,7 @@ class Study:
     members: int
     rows: int | None
     seed: int
+    latent: int | None = None
 
 
 @dataclass(frozen=True)
@@ -221,8 +224,9 @@ class Results:
 
 
 def _fields(kind: type, found: object, where: str) -> dict[str, object]:
-    names = [field.name for field in fields(kind)]
-    if not isinstance(found, dict) or set(found) != set(names):
+    names = {field.name: field.default is MISSING for field in fields(kind)}
+    needed = {name for name, must in names.items() if must}
+    if not isinstance(found, dict) or not needed <= set(found) <= set(names):
         got = ", ".join(map(str, found)) if isinstance(found, dict) else reprlib.repr(found)
         raise InputError(f"{where}: expected {', '.join(names)}, got {got}")
     return found

@@ -45,6 +45,7 @@ def bench(
         ModelName | None, typer.Option("--model", "-m", help="Default: β-VAE for grey images, Glow for colour.")
     ] = None,
     recipe: Annotated[RecipeName, typer.Option(help="How models are trained, as in `dose train`.")] = "cpu",
+    latent: Annotated[int | None, typer.Option(min=1, help="vae: latent dimensions, as in `dose train`.")] = None,
     members: Annotated[int, typer.Option(min=1, help="Models, beside the background model.")] = 5,
     rows: Annotated[
         int | None, typer.Option(min=2, help="The most images of a set to measure, drawn by the seed. Default: all.")
@@ -75,7 +76,7 @@ def bench(
         raise InputError("expected in-distribution images IN and --output FOLDER, or --from-statistics FOLDER")
     else:
         with needs_torch():
-            work = _open(inlier, output, ood or [], model, recipe, members, rows, seed, runs, float32, json)
+            work = _open(inlier, output, ood or [], model, recipe, latent, members, rows, seed, runs, float32, json)
             plan = work.plan()
         if dry_run:
             show(_plan_json(plan), json, lambda: print_plan(plan, work.sets))
@@ -91,6 +92,7 @@ def _open(
     ood: list[str],
     model: ModelName | None,
     recipe: RecipeName,
+    latent: int | None,
     members: int,
     rows: int | None,
     seed: int,
@@ -107,7 +109,7 @@ def _open(
     if not sets.has_test:
         say(f"{inlier} has no test part: half of the held-out images calibrate, the other half are the test set")
     chosen = model or ("vae" if sets.training.shape[1] == 1 else "glow")
-    study = Study(inlier, dict(sets.outliers), chosen, recipe, members, rows, seed)
+    study = Study(inlier, dict(sets.outliers), chosen, recipe, members, rows, seed, latent)
     command = shlex.join(["dose", *sys.argv[1:]])
     return Bench(Folder(output), study, sets, runs=runs, float32=float32, command=command)
 

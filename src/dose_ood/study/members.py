@@ -56,7 +56,7 @@ def members_of(study: Study, sets: Sets) -> tuple[Member, ...]:
     from dose_ood.recipes import MUTATION, RECIPES
 
     recipe = RECIPES[study.model][study.recipe]
-    config = recipe.config(sets.data, sets.training.shape[1:], None)
+    config = recipe.config(sets.data, sets.training.shape[1:], None, study.latent)
     same: dict[str, object] = {
         "model": {"kind": study.model, "config": asdict(config)},
         "recipe": asdict(recipe),

@@ -229,7 +229,7 @@ def _earlier(folder: Folder, study: Study) -> Results | None:
     if not folder.study.exists():
         return None
     found = Results.read(folder.study)
-    for name in ("inlier", "model", "recipe", "seed"):
+    for name in ("inlier", "model", "recipe", "seed", "latent"):
         theirs, ours = getattr(found.study, name), getattr(study, name)
         if theirs != ours:
             raise InputError(
