@@ -100,6 +100,11 @@ class Study:
     seed: int
     latent: int | None = None
 
+    @property
+    def dimensions(self) -> str:
+        """What to say behind the model's name of latent dimensions that are not the paper's."""
+        return "" if self.latent is None else f" of {self.latent} latent dimensions"
+
 
 @dataclass(frozen=True)
 class Cell:

@@ -89,7 +89,7 @@ def _numbers(report: Report, results: Results) -> None:
     rows = "all" if study.rows is None else f"at most {study.rows:,} a set"
     glance = {
         "in-distribution": study.inlier,
-        "models": f"{study.members} × {MODELS.get(study.model, study.model)}, {study.recipe} recipe",
+        "models": f"{study.members} × {MODELS.get(study.model, study.model)}{study.dimensions}, {study.recipe} recipe",
         "images": rows,
         "seed": f"{study.seed}",
     }
