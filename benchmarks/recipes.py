@@ -34,7 +34,7 @@ INLIER, ROWS = "fashion_mnist_sample", 600
 OUTLIERS = {"mnist": "mnist_sample:test", "hflip": f"{INLIER}:test:hflip", "vflip": f"{INLIER}:test:vflip"}
 VAE = VAERecipe(epochs=20, batch=64, rate=1e-3, depth=16, samples=1, halve_rate_steps=5_000, halve_beta_epochs=2)
 SHORT = replace(VAE, epochs=10, rate=2e-3, halve_rate_steps=2_000, halve_beta_epochs=0.5)
-GLOW = GlowRecipe(epochs=10, batch=64, rate=1e-3, filters=64, opening=2.0, warm_up_epochs=1)
+GLOW = GlowRecipe(epochs=10, batch=64, rate=1e-3, filters=64, opening=2.0, exits=False, warm_up_epochs=1)
 VARIANTS: dict[str, dict[str, VAERecipe] | dict[str, GlowRecipe]] = {
     "vae": {
         "start": VAE,

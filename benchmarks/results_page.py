@@ -101,8 +101,8 @@ def table(results: Results) -> Iterator[str]:
     models = f"{study.members} models" if study.members > 1 else "1 model"
     rows = "all images" if study.rows is None else f"at most {study.rows:,} images of a set"
     yield (
-        f"{models} and a background model ({study.model}{study.dimensions}, `{study.recipe}`), {rows}; held out {nats:,.1f} nats, "
-        f"{bits:.3f} bits/dim; {minutes:,.0f} minutes of training in all."
+        f"{models} and a background model ({study.model}{study.dimensions}, `{study.recipe}`), {rows}; "
+        f"held out {nats:,.1f} nats, {bits:.3f} bits/dim; {minutes:,.0f} minutes of training in all."
     )
     yield ""
     yield "| outliers | " + " | ".join(METHODS[method] for method in values) + " | trivial statistic |"

@@ -328,7 +328,7 @@ def test_the_papers_recipes_are_the_papers():
     assert (vae.epochs, vae.rate, vae.halve_rate_steps, vae.samples) == (50, 1e-4, 10_000, 16)
     assert (vae.burn_in_epochs, vae.beta, vae.halve_beta_epochs) == (1, 100.0, 3)
     assert (glow.epochs, glow.rate, glow.warm_up_epochs, glow.l2) == (250, 1e-3, 10, 0.05)
-    assert (glow.levels, glow.steps, glow.filters, glow.opening) == (3, 8, 400, 2.0)
+    assert (glow.levels, glow.steps, glow.filters, glow.opening, glow.exits) == (3, 8, 400, 2.0, True)
     assert [type(each) for each in vae.optimisers(real("vae")[0])] == [torch.optim.Adam]
     assert [type(each) for each in glow.optimisers(real("glow")[0])] == [torch.optim.Adamax]
 

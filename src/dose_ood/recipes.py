@@ -204,6 +204,8 @@ class GlowRecipe(Recipe[Glow]):
         Levels of the flow, and steps of each.
     opening
         How far the couplings may scale, see `GlowConfig`.
+    exits
+        Whether what leaves a level is scaled and shifted by what goes on.
     warm_up_epochs
         Epochs in which the learning rate rises from 0.
     least_warm_up
@@ -218,6 +220,7 @@ class GlowRecipe(Recipe[Glow]):
     levels: int = 3
     steps: int = 8
     opening: float = 2.0
+    exits: bool = True
     warm_up_epochs: int = 10
     least_warm_up: int = 500
     least_steps: int = 0
@@ -234,7 +237,7 @@ class GlowRecipe(Recipe[Glow]):
             raise InputError(f"latent dimensions are for the VAE; a Glow has as many as an image, got {latent}")
         channels, height, width = shape
         size = channels, height, width
-        return GlowConfig(size, self.levels, self.steps, self.filters, self.opening)
+        return GlowConfig(size, self.levels, self.steps, self.filters, self.opening, self.exits)
 
     def lasting(self, epochs: int) -> Self:
         """The same recipe with exactly so many epochs, however few steps they have."""

@@ -36,6 +36,7 @@ VAES = {
 GLOWS = {
     "grey": GlowConfig(shape=(1, 8, 8), levels=2, steps=2, filters=4),
     "colour, one odd side": GlowConfig(shape=(3, 7, 8), levels=3, steps=2, filters=5, opening=1.5),
+    "without exits": GlowConfig(shape=(3, 8, 8), levels=2, steps=2, filters=4, exits=False),
     "one level": GlowConfig(shape=(3, 4, 4), levels=1, steps=3, filters=4),
 }
 
@@ -122,21 +123,24 @@ def test_noise_decides_the_draws_and_each_image_has_its_own():
 
 
 def test_the_log_determinants_of_a_flow_are_those_of_its_layers():
-    guard = guarded(GLOWS["grey"], ProductKDE(), ("like", "latent", "jac", "jac/0", "jac/1"))
-    images = images_for((1, 8, 8), 4, 3)
+    config = GLOWS["colour, one odd side"]
+    guard = guarded(config, ProductKDE(), ("like", "latent", "jac", "jac/0", "jac/1", "jac/2"))
+    images = images_for(config.shape, 4, 3)
     like, latent, jac, *levels = Session(image_model(guard.detector)).images(images)["statistics"].T
     np.testing.assert_allclose(like, latent + jac, rtol=1e-14)
     np.testing.assert_allclose(jac, sum(levels), rtol=1e-14)
-    x = torch.from_numpy((images + content_uniform(images, (1, 8, 8))) / 256 - 0.5).permute(0, 2, 3, 1)
-    total = torch.full((4,), -64 * math.log(256), dtype=torch.float64)
+    x = torch.from_numpy((images + content_uniform(images, config.shape)) / 256 - 0.5).permute(0, 2, 3, 1)
+    total = torch.full((4,), -math.prod(config.shape) * math.log(256), dtype=torch.float64)
     model = guard.model.double()
     with torch.no_grad():
-        for level in model.levels:
+        for number, level in enumerate(model.levels):
             x = level.squeeze(x)
             for step in level.steps:
                 x, log_det = step(x)
                 total += log_det
-            x, _ = model.split(x)
+            if number < len(model.exits):
+                x, _, log_det = model.exits[number](x)
+                total += log_det
     np.testing.assert_allclose(jac, total.numpy(), rtol=1e-6)
 
 

@@ -9,6 +9,7 @@ from dose_ood.errors import InputError
 from dose_ood.models.bijectors import (
     ActNorm,
     AffineCoupling,
+    CoupledSplit,
     Invertible1x1,
     Split,
     Squeeze,
@@ -85,11 +86,25 @@ def test_squeeze_moves_each_block_into_one_pixel(block):
 
 
 @pytest.mark.parametrize("channels", [2, 5])
-def test_split_gives_two_halves_and_takes_them_back(channels):
-    x = normal(2, 3, 3, channels)
-    kept, latent = Split()(x)
+@pytest.mark.parametrize("coupled", [False, True])
+def test_a_split_gives_two_halves_and_takes_them_back(channels, coupled):
+    x, layer = normal(2, 3, 3, channels), CoupledSplit(channels).double() if coupled else Split()
+    kept, latent, log_det = layer(x)
     assert (kept.shape[-1], latent.shape[-1]) == (channels - channels // 2, channels // 2)
-    assert torch.equal(Split().inverse(kept, latent), x)
+    assert torch.equal(log_det, torch.zeros(2, dtype=torch.float64)), "a fresh one leaves values as they are"
+    assert torch.equal(layer.inverse(kept, latent), x)
+
+
+def test_an_exit_scales_by_what_goes_on():
+    layer, x = disturbed(CoupledSplit(5).double()), normal(3, 4, 4, 5)
+    kept, latent, log_det = layer(x)
+    torch.testing.assert_close(layer.inverse(kept, latent), x, rtol=1e-9, atol=1e-9)
+    for sample, found in zip(x, log_det, strict=True):
+        expected = jacobian_log_det(lambda leaf: torch.cat(layer(leaf[None])[:2], dim=-1)[0], sample)
+        assert abs(expected) > 1e-3
+        assert found.item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+    far = layer.float()(1e6 * x.float())
+    assert all(torch.isfinite(each).all() for each in far[1:])
 
 
 def test_actnorm_normalises_its_first_batch_and_no_other():

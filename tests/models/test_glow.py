@@ -21,6 +21,7 @@ CONFIGS = [
     GlowConfig(shape=(3, 6, 10), levels=3, steps=1, filters=4),
     GlowConfig(shape=(1, 1, 2), levels=1, steps=2, filters=4),
     GlowConfig(shape=(3, 5, 5), levels=2, steps=2, filters=4),
+    GlowConfig(shape=(3, 8, 8), levels=3, steps=1, filters=4, exits=False),
     GlowConfig(shape=(3, 32, 32), levels=3, steps=2, filters=8),
 ]
 each_config = pytest.mark.parametrize("config", CONFIGS, ids=lambda c: "×".join(map(str, c.shape)))
@@ -62,7 +63,8 @@ def layer_by_layer(model: Glow, values: Tensor) -> tuple[list[Tensor], list[Tens
             total = total + log_det
         log_dets.append(total)
         if number + 1 < len(model.levels):
-            x, out = model.split(x)
+            x, out, of_exit = model.exits[number](x)
+            log_dets[-1] = total + of_exit
             z.append(out)
     return [part.permute(0, 3, 1, 2) for part in [*z, x]], [log_dets[0] + log_dets[1], *log_dets[2:]]
 
@@ -75,7 +77,10 @@ def flat(z: tuple[Tensor, ...]) -> Tensor:
     return torch.cat([part.flatten(1) for part in z], dim=1)
 
 
-@pytest.mark.parametrize("config", [TINY, replace(TINY, shape=(1, 3, 4)), replace(TINY, shape=(3, 3, 2), levels=3)])
+@pytest.mark.parametrize(
+    "config",
+    [TINY, replace(TINY, exits=False), replace(TINY, shape=(1, 3, 4)), replace(TINY, shape=(3, 3, 2), levels=3)],
+)
 def test_log_determinant_is_that_of_the_jacobian(config):
     model = trained(config).double()
     values = grey_levels(images(config, 2))
@@ -302,6 +307,7 @@ def test_grey_images_of_odd_sides_have_three_levels():
         ({"opening": -11}, "opening must be a number from -10 to 10, got -11"),
         ({"opening": float("nan")}, "opening must be"),
         ({"opening": "0"}, "opening must be"),
+        ({"exits": 1}, "exits must be true or false, got 1"),
     ],
 )
 def test_what_no_flow_can_be_built_from_is_refused_by_name(fields, message):
@@ -321,7 +327,7 @@ def test_other_input_is_refused_by_name(x):
 
 def test_a_configuration_is_json():
     config = GlowConfig()
-    assert config == GlowConfig(shape=(3, 32, 32), levels=3, steps=8, filters=400, opening=2.0)
+    assert config == GlowConfig(shape=(3, 32, 32), levels=3, steps=8, filters=400, opening=2.0, exits=True)
     read = json.loads(json.dumps(asdict(config)))
     assert GlowConfig(**{**read, "shape": tuple(read["shape"])}) == config
     assert Glow.kind == "glow"
@@ -349,7 +355,7 @@ def test_l2_is_the_sum_of_squared_convolution_weights_alone():
     for name, value in model.state_dict().items():
         if name.endswith(("hidden1", "hidden2")):
             expected += value[:-1].double().square().sum().item()
-        elif name.endswith("last"):
+        elif name.endswith("last") or (name.startswith("exits") and name.endswith("weight")):
             expected += value.double().square().sum().item()
     assert model.l2().item() == pytest.approx(expected, rel=1e-5)
     model.l2().backward()

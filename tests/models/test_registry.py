@@ -73,7 +73,7 @@ def test_documents_of_something_else_are_refused(tmp_path):
     wrong = {
         "expected a model of kind vae, glow, got 'gan'": {"kind": "gan"},
         r"expected a model of kind vae, glow, got \['vae'\]": {"kind": ["vae"]},
-        "expected a glow configuration of shape, levels, steps, filters, opening, got": {"kind": "glow"},
+        "expected a glow configuration of shape, levels, steps, filters, opening, exits, got": {"kind": "glow"},
         "expected a vae configuration of": {"config": {**config, "more": 1}},
         "depth must be a whole number from 1, got -1": {"config": {**config, "depth": -1}},
         "expected kind, config and provenance": {"provenance": None},

@@ -64,9 +64,8 @@ def print_results(results: Results) -> None:
     study = results.study
     members = "1 model" if study.members == 1 else f"{study.members} models"
     tested = results.cells[0].inliers
-    out.print(
-        f"[bold]{study.inlier}[/]: {members} ({study.model}{study.dimensions}, {study.recipe}), {tested:,} test images\n"
-    )
+    model = f"{study.model}{study.dimensions}, {study.recipe}"
+    out.print(f"[bold]{study.inlier}[/]: {members} ({model}), {tested:,} test images\n")
     for grid in (_aurocs(results), _others(results), _against(results), _checks(results), _probes(results)):
         print_wide(grid)
 

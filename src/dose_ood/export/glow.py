@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from dose_ood.export.graph import FLOAT32, FLOAT64, Value, joined, softplus, total
-from dose_ood.models.bijectors import CLOSED, kept_of
+from dose_ood.models.bijectors import CLOSED, FURTHEST, CoupledSplit, Split, kept_of
 from dose_ood.models.distributions import LEVELS, LOG_2PI
 from dose_ood.models.glow import Glow, Level
 from dose_ood.models.score_tests import neighbours
@@ -34,15 +34,18 @@ def glow_statistics(model: Glow, images: Value, noise: Value) -> dict[str, Value
     channels, height, width = model.config.shape
     latents, jacs = [], []
     tests: dict[str, Value] = {}
-    levels = model._each_level()
+    levels, exits = model._each_level(), model._each_exit()
     for number, level in enumerate(levels):
         x = _squeezed(x, (channels, height, width), level.squeeze.block)
         p, q = level.squeeze.block
         channels, height, width = channels * p * q, height // p, width // q
         x, jac = _stepped(x, level, (channels, height, width))
+        z, kept = x, 0
+        if number < len(exits):
+            kept = kept_of(channels)
+            x, z, of_exit = _left(x, (kept, channels - kept), exits[number])
+            jac = jac + of_exit
         jacs.append(jac if number else jac + scaling)
-        kept = kept_of(channels) if number + 1 < len(levels) else 0
-        x, z = x.split(1, kept, channels - kept) if kept else (x, x)
         shape = channels - kept, height, width
         latents.append(_log_normal(z, math.prod(shape)))
         tests |= {f"{name}/{number}": value for name, value in _score_tests(z.cast(FLOAT64), shape).items()}
@@ -107,6 +110,17 @@ def _stepped(x: Value, level: Level, shape: tuple[int, int, int]) -> tuple[Value
         x = joined([a, shift + b * raw.map("Sigmoid")], 1)
     constant = float(folded.log_det) * height * width
     return x, total(log_scales).cast(FLOAT64).sum(1, 2, 3) + constant
+
+
+def _left(x: Value, channels: tuple[int, int], split: Split | CoupledSplit) -> tuple[Value, Value, Value | float]:
+    """What goes on from a level, what leaves it, and the log-determinants."""
+    a, b = x.split(1, *channels)
+    if isinstance(split, Split):
+        return a, b, 0.0
+    weight, bias = (each.detach().cpu().numpy() for each in (split.weight, split.bias))
+    log_scale, shift = a.convolved(weight, bias, 1, 1).split(1, *[channels[1]] * 2)
+    log_scale = log_scale.clip(-FURTHEST, FURTHEST)
+    return a, b * log_scale.map("Exp") + shift, log_scale.cast(FLOAT64).sum(1, 2, 3)
 
 
 def _coupling(a: Value, kept: int, weights: Sequence[Array]) -> Value:

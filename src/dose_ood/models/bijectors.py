@@ -17,6 +17,7 @@ from dose_ood.errors import InputError
 
 TAPS = 9  # of a 3×3 convolution
 CLOSED = -80.0  # below, σ would be 0 in single precision
+FURTHEST = 40.0  # that a logarithmic scale goes from 0; exp(88) would be infinite
 Mapped: TypeAlias = tuple[Tensor, Tensor]  # what a layer makes of a batch, and the log-determinants
 
 
@@ -181,14 +182,45 @@ class Squeeze(nn.Module):
 class Split(nn.Module):
     """The first half of the channels goes on, the second half is latent already."""
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What goes on, and what does not."""
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What goes on, what does not, and log-determinants of 0."""
         kept = kept_of(x.shape[-1])
-        return x[..., :kept], x[..., kept:]
+        return x[..., :kept], x[..., kept:], torch.zeros(len(x), dtype=torch.float64, device=x.device)
 
     def inverse(self, kept: Tensor, latent: Tensor) -> Tensor:
         """Put them together."""
         return torch.cat([kept, latent], dim=-1)
+
+
+class CoupledSplit(nn.Module):
+    """The first half a of the channels goes on, and the second half b leaves as exp(s(a)) b + t(a).
+
+    So what goes on says, for each place, what detail to expect there. One 3×3 convolution gives s and t; it starts at
+    zero, which makes the layer a `Split`. This scale has no largest value, unlike a coupling's.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.kept = kept_of(channels)
+        outputs = 2 * (channels - self.kept)
+        self.weight = nn.Parameter(torch.zeros(outputs, self.kept, 3, 3))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What goes on, what does not, and the log-determinants."""
+        a, b = x[..., : self.kept], x[..., self.kept :]
+        log_scale, shift = self._network(a)
+        return a, b * log_scale.exp() + shift, log_scale.sum((1, 2, 3), dtype=torch.float64)
+
+    def inverse(self, kept: Tensor, latent: Tensor) -> Tensor:
+        """Undo it, and put the halves together."""
+        log_scale, shift = self._network(kept)
+        return torch.cat([kept, (latent - shift) * (-log_scale).exp()], dim=-1)
+
+    def _network(self, a: Tensor) -> Mapped:
+        x = functional.conv2d(a.permute(0, 3, 1, 2), self.weight, self.bias, padding=1)
+        log_scale, shift = x.permute(0, 2, 3, 1).chunk(2, dim=-1)
+        return log_scale.clamp(-FURTHEST, FURTHEST), shift
 
 
 class Step(nn.Module):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dose_ood.errors import InputError
-from dose_ood.models.bijectors import Split, Squeeze, Step, kept_of
+from dose_ood.models.bijectors import CoupledSplit, Split, Squeeze, Step, kept_of
 from dose_ood.models.checks import check_counts, check_images, check_shape
 from dose_ood.models.distributions import LEVELS, LOG_2PI
 from dose_ood.models.fused import LEAST_IMAGES, Folded, FusedSteps, fold
@@ -38,6 +38,8 @@ class GlowConfig:
         Width of the coupling networks.
     opening
         A coupling scales by σ(· + opening) / σ(opening): by 1 at first, and by 1 + exp(−opening) at most.
+    exits
+        Whether what leaves a level is scaled and shifted by what goes on.
     """
 
     shape: tuple[int, int, int] = (3, 32, 32)
@@ -45,6 +47,7 @@ class GlowConfig:
     steps: int = 8
     filters: int = 400
     opening: float = 2.0
+    exits: bool = True
 
     def __post_init__(self) -> None:
         """Refuse by name what no model can be built from."""
@@ -53,6 +56,9 @@ class GlowConfig:
         opening: object = self.opening
         if not isinstance(opening, int | float) or not abs(opening) <= WIDEST:
             raise InputError(f"opening must be a number from {-WIDEST} to {WIDEST}, got {opening!r}")
+        exits: object = self.exits
+        if not isinstance(exits, bool):
+            raise InputError(f"exits must be true or false, got {exits!r}")
         for number, level in enumerate(_plan(self)):
             if level.channels < 2:
                 raise InputError(
@@ -171,10 +177,11 @@ class Glow(nn.Module):
         self.config = config
         random = generator("glow weights", seed)
         step_of = partial(Step, filters=config.filters, opening=config.opening, random=random)
-        self.split = Split()
+        plan = _plan(config)
         self.levels = nn.ModuleList(
-            Level(shape.block, [step_of(shape.channels) for _ in range(config.steps)]) for shape in _plan(config)
+            Level(shape.block, [step_of(shape.channels) for _ in range(config.steps)]) for shape in plan
         )
+        self.exits = nn.ModuleList(CoupledSplit(shape.channels) if config.exits else Split() for shape in plan[:-1])
 
     @torch.no_grad()
     def measure(self, x: Tensor) -> dict[str, Tensor]:
@@ -215,7 +222,7 @@ class Glow(nn.Module):
             image = level.squeeze(image)
             for step in level.each_step():
                 image = step.initialize(image)
-            image, _ = self.split(image)
+            image = image[..., : kept_of(image.shape[-1])]
 
     def matrices(self) -> list[nn.Parameter]:
         """The coupling networks' convolutions as matrices."""
@@ -223,14 +230,16 @@ class Glow(nn.Module):
         return [matrix for net in nets for matrix in (net.hidden1, net.hidden2, net.last)]
 
     def l2(self) -> Tensor:
-        """The sum of the squares of the coupling networks' weights, without biases."""
+        """The sum of the squares of the couplings' and exits' weights, without biases."""
         flat = [
             weight.reshape(-1)
             for level in self._each_level()
             for step in level.each_step()
             for weight in step.coupling.weights()
         ]
-        return torch.stack([torch.dot(weight, weight) for weight in flat]).sum()
+        of_couplings = torch.stack([torch.dot(weight, weight) for weight in flat]).sum()
+        of_exits = [split.weight.square().sum() for split in self._each_exit() if isinstance(split, CoupledSplit)]
+        return of_couplings + torch.stack(of_exits).sum() if of_exits else of_couplings
 
     def forward(self, x: Tensor) -> Latents:
         """Images → latents, with noise that depends on each image alone."""
@@ -240,8 +249,9 @@ class Glow(nn.Module):
         """Latents → grey levels x + u, real numbers of shape (n, c, h, w)."""
         *out, image = (level.permute(0, 2, 3, 1) for level in z)
         image = self._each_level()[-1].inverse(image)
-        for level, latent in zip(self._each_level()[-2::-1], reversed(out), strict=True):
-            image = level.inverse(self.split.inverse(image, latent))
+        levels, exits = self._each_level()[:-1], self._each_exit()
+        for level, split, latent in reversed(list(zip(levels, exits, out, strict=True))):
+            image = level.inverse(split.inverse(image, latent))
         return ((image + 0.5) * LEVELS).permute(0, 3, 1, 2)
 
     def encode(self, values: Tensor) -> Latents:
@@ -251,15 +261,17 @@ class Glow(nn.Module):
     def _encode(self, values: Tensor, folded: Sequence[Folded]) -> Latents:
         image = self._centred(values)
         scaling = torch.full((len(values),), -math.prod(self.config.shape) * math.log(LEVELS), dtype=torch.float64)
-        log_dets, z = [scaling.to(values.device)], []
-        for number, (level, steps) in enumerate(zip(self._each_level(), folded, strict=True), 1):
+        *levels, last = zip(self._each_level(), folded, strict=True)
+        log_dets, z = [], []
+        for (level, steps), split in zip(levels, self._each_exit(), strict=True):
             image, log_det = level(image, steps)
-            log_dets.append(log_det)
-            if number < len(self.levels):
-                image, latent = self.split(image)
-                z.append(latent)
+            image, latent, of_exit = split(image)
+            log_dets.append(log_det + of_exit)
+            z.append(latent)
+        image, log_det = last[0](image, last[1])
+        log_dets.append(log_det)
         z.append(image)
-        jac = (log_dets[0] + log_dets[1], *log_dets[2:])
+        jac = (scaling.to(values.device) + log_dets[0], *log_dets[1:])
         return Latents(tuple(part.permute(0, 3, 1, 2) for part in z), tuple(map(_log_normal, z)), jac)
 
     @torch.no_grad()
@@ -298,6 +310,9 @@ class Glow(nn.Module):
 
     def _each_level(self) -> list[Level]:
         return [cast(Level, level) for level in self.levels]
+
+    def _each_exit(self) -> list[Split | CoupledSplit]:
+        return [cast(Split | CoupledSplit, split) for split in self.exits]
 
     def _centred(self, values: Tensor) -> Tensor:
         """(n, c, h, w) in [0, 256) → (n, h, w, c) in [−½, ½), in the precision of the weights."""
