@@ -1,4 +1,5 @@
-"""What several benchmarks share: a table to measure with, what DoSE finds, a file to go on with, a table to print."""
+"""What several benchmarks share: a table to measure with, what DoSE finds, other models for the images of a
+`dose bench`, a file to go on with, a table to print."""
 
 import argparse
 import json
@@ -8,14 +9,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 from dose_ood import ProductKDE, Statistics, WhitenedSVM
+from dose_ood.benchmark.keep import keep
 from dose_ood.benchmark.methods import by_level, plain, with_score_tests
 from dose_ood.benchmark.metrics import auroc
+from dose_ood.benchmark.results import TEST, TRAIN, Folder
 from dose_ood.noise import generator
 
 PAPERS = "the paper's"  # of a Glow, sums over its levels
+FIRST = 1_000  # images of a set, where a model is measured beside those of a `dose bench`
 STATISTICS = {PAPERS: plain, "by level": by_level, "with score tests": with_score_tests}
 
 
@@ -47,6 +52,25 @@ def dose_auroc(train: Statistics, test: Statistics, outliers: Statistics) -> flo
     """What DoSE, the better of KDE and SVM, finds of all statistics of a table."""
     densities = [density.fit(train.values) for density in (ProductKDE(), WhitenedSVM())]
     return max(auroc(each.score_samples(test.values), each.score_samples(outliers.values)) for each in densities)
+
+
+def measured_too(run: Path, results: Path, into: Path) -> None:
+    """Keep what another model gives for the images of a `dose bench`: all for training, the first 1,000 of each set."""
+    from dose_ood.measure import measure
+    from dose_ood.models.registry import load_model
+    from dose_ood.study.members import MODEL
+    from zoo import open_bench
+
+    model = load_model(run / MODEL).model
+    _, sets, _ = open_bench(Folder(results), "0")
+    for name in track((TRAIN, TEST, *sets.outliers), f"measuring with {run}"):
+        images = sets.images(name)[: None if name == TRAIN else FIRST]
+        keep(measure(model, images), into / f"{name}.parquet", {"run": run.name}, float32=True)
+
+
+def first(table: Statistics, count: int) -> Statistics:
+    """The first rows."""
+    return Statistics(table.names, table.values[:count])
 
 
 def kept_so_far(description: str | None) -> tuple[Path, list[dict[str, str | float]]]:

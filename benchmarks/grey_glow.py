@@ -17,18 +17,15 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.progress import track
 
-from common import dose_auroc, dose_aurocs, show
+from common import dose_auroc, dose_aurocs, first, measured_too, show
 from dose_ood import Statistics
 from dose_ood.benchmark.evaluate import read
-from dose_ood.benchmark.keep import keep
 from dose_ood.benchmark.methods import side_by_side, with_score_tests
 from dose_ood.benchmark.metrics import auroc
 from dose_ood.benchmark.results import TEST, TRAIN, Folder
 
 ROOT = Path(__file__).parents[1]
-ROWS = 1_000
 
 
 def kept(results: Path) -> Path:
@@ -36,24 +33,10 @@ def kept(results: Path) -> Path:
     return results.parent / "grey_glow" / results.name
 
 
-def measured(run: Path, results: Path) -> None:
-    """Keep what a Glow gives for the images of a benchmark."""
-    from dose_ood.measure import measure
-    from dose_ood.models.registry import load_model
-    from dose_ood.study.members import MODEL
-    from zoo import open_bench
-
-    model = load_model(run / MODEL).model
-    _, sets, _ = open_bench(Folder(results), "0")
-    for name in track((TRAIN, TEST, *sets.outliers), f"measuring with {run}"):
-        images = sets.images(name)[: None if name == TRAIN else ROWS]
-        keep(measure(model, images), kept(results) / f"{name}.parquet", {"run": run.name}, float32=True)
-
-
 def rows(results: Path) -> Iterator[dict[str, str | float]]:
     """AUROCs for each set of outliers: VAE 0 of the benchmark, the Glow, and both together."""
     glow = {file.stem: Statistics.read(file) for file in sorted(kept(results).glob("*.parquet"))}
-    vae = {name: _first(read(Folder(results), "0", name), len(table)) for name, table in glow.items()}
+    vae = {name: first(read(Folder(results), "0", name), len(table)) for name, table in glow.items()}
     tests = with_score_tests(glow[TRAIN].names)
     both = {name: side_by_side([vae[name], table.select(tests)]) for name, table in glow.items()}
     like = {name: table["like"] for name, table in glow.items()}
@@ -69,10 +52,6 @@ def rows(results: Path) -> Iterator[dict[str, str | float]]:
             }
 
 
-def _first(table: Statistics, count: int) -> Statistics:
-    return Statistics(table.names, table.values[:count])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, nargs="?", help="a Glow")
@@ -81,7 +60,7 @@ def main() -> None:
     if options.run and not options.results:
         parser.error("a run needs the folder of a benchmark beside it")
     if options.run:
-        measured(options.run, options.results)
+        measured_too(options.run, options.results, kept(options.results))
     for folder in sorted((ROOT / "results/grey_glow").iterdir()):
         found = list(rows(ROOT / "results" / folder.name))
         show(Console(width=150), f"a Glow of {folder.name}: AUROC, the better of KDE and SVM", found)

@@ -22,9 +22,7 @@ from dose_ood.recipes import GLOW_RECIPES
 from dose_ood.train import train
 
 DATA, ROWS = "cifar10", 500
-EPOCH = replace(
-    GLOW_RECIPES["cpu"], epochs=1, least_steps=0, warm_up_epochs=1, least_warm_up=0, cool_down=0.3, exits=False
-)
+EPOCH = replace(GLOW_RECIPES["cpu"], epochs=1, least_steps=0, warm_up_epochs=1, least_warm_up=0, cool_down=0.3)
 ALL, FEW = 50_000, 17_778  # images; 10 % of them are held out
 TRIED: list[dict[str, str | float]] = [
     {"images": images, "opening": opening, "rate": rate, "Muon's rate": muon}

@@ -9,9 +9,10 @@ ranks of all methods over those that the paper has; `<!-- statistics fashion_mni
 `<!-- moves cifar10 -->` how far outliers move it to each of the models, `<!-- more cifar10 -->` what more statistics
 find: a Glow's of single levels, its score tests, those of all models together, `<!-- alike cifar10 -->` what is found
 where all images were changed alike, from `results/alike.json`, `<!-- patience -->` what Glows find the longer they
-are trained, from `results/patience.json`, `<!-- grey mnist -->` what a Glow finds instead of the VAEs, and
-`<!-- ceiling cifar10 -->` what a classifier that knows the answer makes of statistics, from `results/ceiling.json`.
-A figure has the statistics that model 0 gives, of the test set and of other data sets, as histograms.
+are trained, from `results/patience.json`, `<!-- grey mnist -->` what a Glow finds instead of the VAEs,
+`<!-- exits cifar10 -->` what exits of a Glow change, and `<!-- ceiling cifar10 -->` what a classifier that knows the
+answer makes of statistics, from `results/ceiling.json`. A figure has the statistics that model 0 gives, of the test
+set and of other data sets, as histograms.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import exits
 import grey_glow
 from common import PAPERS, STATISTICS
 from dose_ood import ProductKDE
@@ -45,7 +47,7 @@ ROOT = Path(__file__).parents[1]
 TOGETHER = "ensemble"  # the last of the kinds of statistics that there are, of all models side by side
 KINDS = (*STATISTICS, TOGETHER)
 BLOCK = re.compile(
-    r"<!-- (?P<what>table|summary|statistics|moves|more|alike|patience|grey|ceiling|ranks)"
+    r"<!-- (?P<what>table|summary|statistics|moves|more|alike|patience|grey|exits|ceiling|ranks)"
     r"(?: (?P<name>\S+))? -->\n.*?<!-- end -->\n",
     re.DOTALL,
 )
@@ -82,7 +84,9 @@ def page(text: str, root: Path) -> str:
         elif what == "alike":
             lines = alike([row for row in _json(root / "results/alike.json")["rows"] if row["data"] == name])
         elif what == "grey":
-            lines = grey(list(grey_glow.rows(root / "results" / name)))
+            lines = plain_rows(list(grey_glow.rows(root / "results" / name)))
+        elif what == "exits":
+            lines = plain_rows(list(exits.rows(root / "results" / name)))
         else:
             lines = {"statistics": alone, "moves": moves, "more": more}[what](
                 Folder(root / "results" / name), benchmarks[name]
@@ -219,11 +223,7 @@ def _reached(
 
 def ceiling(rows: Sequence[Mapping[str, str | float]]) -> Iterator[str]:
     """What densities find and a classifier tells apart, as `ceiling.py` has kept it, without noise and flips."""
-    yield "| " + " | ".join(rows[0]) + " |"
-    yield "|---" * len(rows[0]) + "|"
-    for row in rows:
-        if row["outliers"] not in SHIFTED:
-            yield _row(*row.values())
+    yield from plain_rows([row for row in rows if row["outliers"] not in SHIFTED])
 
 
 def alike(rows: Sequence[Mapping[str, str | float]]) -> Iterator[str]:
@@ -251,8 +251,8 @@ def patience(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"| {steps:,} | {np.mean([row['bits/dim'] for row in here]):.2f} | {moves} | " + " | ".join(cells) + " |"
 
 
-def grey(rows: Sequence[Mapping[str, str | float]]) -> Iterator[str]:
-    """What a Glow of grey images finds, alone and beside VAE 0, as `grey_glow.py` has it."""
+def plain_rows(rows: Sequence[Mapping[str, str | float]]) -> Iterator[str]:
+    """Rows as another benchmark has them."""
     yield "| " + " | ".join(rows[0]) + " |"
     yield "|---" * len(rows[0]) + "|"
     for row in rows:

@@ -132,6 +132,14 @@ def test_a_likelihood_is_for_the_vae(dose):
         dose("train", "stripes.npz", "--model", "glow", "--likelihood", "bernoulli", "-o", "runs/never")
 
 
+def test_a_recipe_of_the_other_model_is_refused(dose):
+    with pytest.raises(InputError, match="a glow has the recipes paper, cpu, exits, tiny, got demo"):
+        dose("train", "stripes.npz", "--model", "glow", "--recipe", "demo", "-o", "runs/never")
+    with pytest.raises(InputError, match="a vae has the recipes paper, cpu, demo, tiny, got exits"):
+        dose("train", "stripes.npz", "--recipe", "exits", "-o", "runs/never")
+    assert not Path("runs/never").exists()
+
+
 def test_latent_dimensions_are_for_the_vae(dose):
     dose("train", "stripes.npz", "--recipe", "tiny", "--epochs", 1, "--latent", 3, "-o", "runs/three")
     assert load_model(Path("runs/three/model")).model.config.latent == 3

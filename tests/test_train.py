@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from dose_ood import InputError, storage
+from dose_ood import InputError, recipes, storage
 from dose_ood.errors import DoseWarning
 from dose_ood.models.registry import build
 from dose_ood.muon import Muon
@@ -376,7 +376,8 @@ def real(kind):
 MODELS = ["vae", "glow", "vae with muon", "vae in bfloat16", "glow with muon"]
 
 
-def test_bfloat16_is_for_the_layers_in_training_alone():
+def test_bfloat16_is_for_the_layers_in_training_alone(monkeypatch):
+    monkeypatch.setattr(recipes, "cpu_has_bfloat16", lambda: True)
     model, images, recipe = real("vae in bfloat16")
     exact, x = replace(recipe, bfloat16=False), torch.from_numpy(images[:64])
 
@@ -390,6 +391,21 @@ def test_bfloat16_is_for_the_layers_in_training_alone():
     rounded.mean().backward()
     assert {parameter.grad.dtype for parameter in model.parameters() if parameter.grad is not None} == {torch.float32}
     assert torch.equal(losses(recipe, "held_out_losses"), losses(exact, "held_out_losses"))
+    monkeypatch.setattr(recipes, "cpu_has_bfloat16", lambda: False)
+    assert torch.equal(losses(recipe, "losses"), found), "a processor without it is not made to pretend"
+
+
+@pytest.mark.parametrize(
+    ("told", "has"),
+    [
+        ({"avx512_bf16": True, "amx_bf16": False}, True),
+        ({"avx512_bf16": False, "amx_bf16": False, "sse2": True}, False),
+        ({"sse2": True}, True),  # nothing is said of it
+    ],
+)
+def test_a_processor_says_whether_it_has_bfloat16(monkeypatch, told, has):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: told, raising=False)
+    assert recipes.cpu_has_bfloat16() is has
 
 
 @pytest.mark.parametrize("kind", MODELS)

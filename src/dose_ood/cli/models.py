@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import typer
@@ -17,14 +17,11 @@ from dose_ood.measure import measure as measure_images
 from dose_ood.terminal import bar
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from dose_ood.models.registry import Loaded
-    from dose_ood.recipes import Recipe
     from dose_ood.runs import Record
 
 ModelName = Literal["vae", "glow"]
-RecipeName = Literal["cpu", "paper", "demo", "tiny"]
+RecipeName = Literal["cpu", "exits", "paper", "demo", "tiny"]
 Part = Literal["all", "train", "held-out"]
 LikelihoodName = Literal["bernoulli", "logit_normal", "discretized_logit_normal"]
 Images = NDArray[np.uint8]
@@ -41,7 +38,11 @@ def train(
     output: Annotated[Path, typer.Option("--output", "-o", help="Directory of the run.", show_default=False)],
     model: Annotated[ModelName, typer.Option("--model", "-m", help="β-VAE for grey images, Glow for colour.")] = "vae",
     recipe: Annotated[
-        RecipeName, typer.Option(help="The *paper*'s, its *cpu*-sized twin, or a *tiny* one to try things out.")
+        RecipeName,
+        typer.Option(
+            help="The *paper*'s, its *cpu*-sized twin, that with the *exits* of the paper's library (glow), one for a "
+            "*demo* of a minute (vae), or a *tiny* one to try things out."
+        ),
     ] = "cpu",
     seed: Annotated[int, typer.Option(help="Draws weights, order and noise; ensemble members differ in it.")] = 0,
     split_seed: Annotated[int, typer.Option(help="Draws the 10 % held out; ensemble members share it.")] = 0,
@@ -70,18 +71,19 @@ def train(
     """
     with needs_torch():
         from dose_ood.models.registry import build, save_model
-        from dose_ood.recipes import MUTATION, RECIPES
+        from dose_ood.recipes import MUTATION, recipe_named
         from dose_ood.runs import read_log
         from dose_ood.train import processes
         from dose_ood.train import train as run
     images = read_images(data)
-    chosen = RECIPES[model][recipe] if epochs is None else RECIPES[model][recipe].lasting(epochs)
+    chosen = recipe_named(recipe, model)
+    chosen = chosen if epochs is None else chosen.lasting(epochs)
     network = build(chosen.config(Path(data.partition(":")[0]).stem, images.shape[1:], likelihood, latent), seed)
     with processes() as leads, training_bar(leads) as look:
         found = run(
             network,
             images,
-            cast("Recipe[nn.Module]", chosen),
+            chosen,
             output,
             seed=seed,
             split_seed=split_seed,

@@ -53,9 +53,9 @@ class Member:
 
 def members_of(study: Study, sets: Sets) -> tuple[Member, ...]:
     """The members of a study, the background model last."""
-    from dose_ood.recipes import MUTATION, RECIPES
+    from dose_ood.recipes import MUTATION, recipe_named
 
-    recipe = RECIPES[study.model][study.recipe]
+    recipe = recipe_named(study.recipe, study.model)
     config = recipe.config(sets.data, sets.training.shape[1:], None, study.latent)
     same: dict[str, object] = {
         "model": {"kind": study.model, "config": asdict(config)},
@@ -72,9 +72,9 @@ def members_of(study: Study, sets: Sets) -> tuple[Member, ...]:
 
 def recipe_of(study: Study) -> "Recipe[nn.Module]":
     """How the models of a study are trained."""
-    from dose_ood.recipes import RECIPES
+    from dose_ood.recipes import recipe_named
 
-    return cast("Recipe[nn.Module]", RECIPES[study.model][study.recipe])
+    return recipe_named(study.recipe, study.model)
 
 
 def fresh(member: Member) -> "Model":
