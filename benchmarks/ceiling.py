@@ -28,7 +28,7 @@ from dose_ood.benchmark.metrics import auroc
 from dose_ood.benchmark.results import TEST, TRAIN, Folder, Results
 from dose_ood.density.whitening import Matrix, Vector, whitening
 
-STUDIES = ("mnist", "fashion_mnist", "cifar10", "svhn", "celeba")
+STUDIES = ("mnist", "mnist_16", "fashion_mnist", "fashion_mnist_16", "cifar10", "svhn", "celeba")
 TOLERANCE = 1e-5  # of a direction that is kept, relative to the widest
 COMPONENTS, FOLDS = 10, 4
 
