@@ -3,7 +3,7 @@
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +54,7 @@ def dose_auroc(train: Statistics, test: Statistics, outliers: Statistics) -> flo
     return max(auroc(each.score_samples(test.values), each.score_samples(outliers.values)) for each in densities)
 
 
-def measured_too(run: Path, results: Path, into: Path) -> None:
+def measured_too(run: Path, results: Path, into: Path, leave_out: Collection[str] = ()) -> None:
     """Keep what another model gives for the images of a `dose bench`: all for training, the first 1,000 of each set."""
     from dose_ood.measure import measure
     from dose_ood.models.registry import load_model
@@ -63,7 +63,8 @@ def measured_too(run: Path, results: Path, into: Path) -> None:
 
     model = load_model(run / MODEL).model
     _, sets, _ = open_bench(Folder(results), "0")
-    for name in track((TRAIN, TEST, *sets.outliers), f"measuring with {run}"):
+    names = [name for name in (TRAIN, TEST, *sets.outliers) if name not in leave_out]
+    for name in track(names, f"measuring with {run}"):
         images = sets.images(name)[: None if name == TRAIN else FIRST]
         keep(measure(model, images), into / f"{name}.parquet", {"run": run.name}, float32=True)
 
