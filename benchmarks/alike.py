@@ -37,9 +37,10 @@ def compare(folder: Folder) -> list[dict[str, str | float]]:
         for each in (TRAIN, TEST, *outliers):
             images = sets.images(each)[: None if each == TRAIN else ROWS]
             found[each] = measure(model, images if change is None else applied(change, images))
+        dose = dose_aurocs(found[TRAIN], found[TEST], {outlier: found[outlier] for outlier in outliers})
         for outlier in outliers:
             row: dict[str, str | float] = {"data": folder.path.name, "all images": name, "outliers": outlier}
-            rows.append(row | dose_aurocs(found[TRAIN], found[TEST], found[outlier]))
+            rows.append(row | dose[outlier])
     return rows
 
 

@@ -38,20 +38,27 @@ def rows_like_statistics(rows: int, seed: int = 0, shift: float = 0.0) -> NDArra
     return np.stack(columns, axis=1)
 
 
-def dose_aurocs(train: Statistics, test: Statistics, outliers: Statistics) -> dict[str, str | float]:
-    """What DoSE finds of the paper's statistics and, of a Glow, by level and with score tests."""
-    chosen = {kind: choose(train.names) for kind, choose in STATISTICS.items()}
-    return {
-        kind: dose_auroc(*(table.select(names) for table in (train, test, outliers)))
-        for kind, names in chosen.items()
-        if names
-    }
+def dose_aurocs(
+    train: Statistics, test: Statistics, outliers: Mapping[str, Statistics]
+) -> dict[str, dict[str, str | float]]:
+    """For each set what DoSE finds of the paper's statistics and, of a Glow, by level and with score tests."""
+    found: dict[str, dict[str, str | float]] = {name: {} for name in outliers}
+    for kind, choose in STATISTICS.items():
+        if names := choose(train.names):
+            chosen = {name: table.select(names) for name, table in outliers.items()}
+            for name, area in dose_auroc(train.select(names), test.select(names), chosen).items():
+                found[name][kind] = area
+    return found
 
 
-def dose_auroc(train: Statistics, test: Statistics, outliers: Statistics) -> float:
-    """What DoSE, the better of KDE and SVM, finds of all statistics of a table."""
+def dose_auroc(train: Statistics, test: Statistics, outliers: Mapping[str, Statistics]) -> dict[str, float]:
+    """For each set what DoSE, the better of KDE and SVM, finds of all statistics of a table."""
     densities = [density.fit(train.values) for density in (ProductKDE(), WhitenedSVM())]
-    return max(auroc(each.score_samples(test.values), each.score_samples(outliers.values)) for each in densities)
+    both = [(each, each.score_samples(test.values)) for each in densities]
+    return {
+        name: max(auroc(inside, each.score_samples(table.values)) for each, inside in both)
+        for name, table in outliers.items()
+    }
 
 
 def measured_too(run: Path, results: Path, into: Path, leave_out: Collection[str] = ()) -> None:

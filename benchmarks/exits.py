@@ -39,25 +39,29 @@ def rows(results: Path) -> Iterator[dict[str, str | float]]:
         {name: first(read(Folder(results), seed, name), len(table)) for name, table in tables.items()}
         for seed, tables in zip(seeds, with_exits, strict=True)
     ]
-    for name in sorted(set(with_exits[0]) - {TRAIN, TEST}):
-        before, after = ([_found(tables, name) for tables in models] for models in (without, with_exits))
+    outliers = sorted(set(with_exits[0]) - {TRAIN, TEST})
+    before, after = ([_found(tables, outliers) for tables in models] for models in (without, with_exits))
+    for name in outliers:
         row: dict[str, str | float] = {"outliers": name}
-        for what in before[0]:
-            means = [np.mean([found[what] for found in each]) for each in (before, after)]
+        for what in before[0][name]:
+            means = [np.mean([found[name][what] for found in each]) for each in (before, after)]
             row[what] = " / ".join(f"{mean:.3f}" for mean in means)
         moves = [", ".join(f"{_move(tables, name):+.2f}" for tables in models) for models in (without, with_exits)]
         yield row | {"`latent` moves": " / ".join(moves)}
 
 
-def _found(tables: dict[str, Statistics], name: str) -> dict[str, float]:
-    """AUROCs of a set of outliers."""
+def _found(tables: dict[str, Statistics], outliers: list[str]) -> dict[str, dict[str, float]]:
+    """AUROCs of every set of outliers."""
     like = {each: table["like"] for each, table in tables.items()}
-    found = {
-        "likelihood": auroc(like[TEST], like[name]),
-        "TT": auroc(*(-np.abs(each - like[TRAIN].mean()) for each in (like[TEST], like[name]))),
+    dose = dose_aurocs(tables[TRAIN], tables[TEST], {name: tables[name] for name in outliers})
+    return {
+        name: {
+            "likelihood": auroc(like[TEST], like[name]),
+            "TT": auroc(*(-np.abs(each - like[TRAIN].mean()) for each in (like[TEST], like[name]))),
+            **{kind: float(value) for kind, value in dose[name].items()},
+        }
+        for name in outliers
     }
-    dose = dose_aurocs(tables[TRAIN], tables[TEST], tables[name])
-    return found | {kind: float(value) for kind, value in dose.items()}
 
 
 def _move(tables: dict[str, Statistics], name: str) -> float:

@@ -40,16 +40,20 @@ def rows(results: Path) -> Iterator[dict[str, str | float]]:
     tests = with_score_tests(glow[TRAIN].names)
     both = {name: side_by_side([vae[name], table.select(tests)]) for name, table in glow.items()}
     like = {name: table["like"] for name, table in glow.items()}
-    for name, table in glow.items():
-        if name not in (TRAIN, TEST):
-            yield {
-                "outliers": name,
-                "VAE 0": dose_auroc(vae[TRAIN], vae[TEST], vae[name]),
-                "likelihood": auroc(like[TEST], like[name]),
-                "TT": auroc(*(-np.abs(each - like[TRAIN].mean()) for each in (like[TEST], like[name]))),
-                **dose_aurocs(glow[TRAIN], glow[TEST], table),
-                "beside VAE 0": dose_auroc(both[TRAIN], both[TEST], both[name]),
-            }
+    outliers = [name for name in glow if name not in (TRAIN, TEST)]
+    alone, beside = (
+        dose_auroc(tables[TRAIN], tables[TEST], {name: tables[name] for name in outliers}) for tables in (vae, both)
+    )
+    of_glow = dose_aurocs(glow[TRAIN], glow[TEST], {name: glow[name] for name in outliers})
+    for name in outliers:
+        yield {
+            "outliers": name,
+            "VAE 0": alone[name],
+            "likelihood": auroc(like[TEST], like[name]),
+            "TT": auroc(*(-np.abs(each - like[TRAIN].mean()) for each in (like[TEST], like[name]))),
+            **of_glow[name],
+            "beside VAE 0": beside[name],
+        }
 
 
 def main() -> None:

@@ -65,6 +65,9 @@ def rows_of(model: Glow) -> Iterator[dict[str, str | float]]:
     tables = {name: measure(model, each) for name, each in sets.items()}
     alike = {name: measure(model, applied(jpeg(QUALITY), each)) for name, each in sets.items()}
     own, test = tables["train"], tables["test"]
+    dose, after = (
+        dose_aurocs(each["train"], each["test"], {name: each[name] for name in OUTLIERS}) for each in (tables, alike)
+    )
     for outlier in OUTLIERS:
         found = tables[outlier]
         row: dict[str, str | float] = {
@@ -74,8 +77,7 @@ def rows_of(model: Glow) -> Iterator[dict[str, str | float]]:
             "likelihood": auroc(test["like"], found["like"]),
             "TT": auroc(*(-np.abs(each["like"] - own["like"].mean()) for each in (test, found))),
         }
-        after = dose_aurocs(alike["train"], alike["test"], alike[outlier])
-        yield row | dose_aurocs(own, test, found) | {f"{kind}, JPEG": value for kind, value in after.items()}
+        yield row | dose[outlier] | {f"{kind}, JPEG": value for kind, value in after[outlier].items()}
 
 
 def compare(runs: list[Path], output: Path) -> None:
