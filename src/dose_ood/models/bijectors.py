@@ -196,7 +196,8 @@ class CoupledSplit(nn.Module):
     """The first half a of the channels goes on, and the second half b leaves as exp(s(a)) b + t(a).
 
     So what goes on says, for each place, what detail to expect there. One 3×3 convolution gives s and t; it starts at
-    zero, which makes the layer a `Split`. This scale has no largest value, unlike a coupling's.
+    zero, which makes the layer a `Split`. This scale may be anything from
+    exp(−40) to exp(40), which keeps it finite; a coupling's has a bound that is felt.
     """
 
     def __init__(self, channels: int) -> None:
