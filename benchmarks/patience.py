@@ -27,13 +27,12 @@ from dose_ood.data.images import read_images, split
 from dose_ood.measure import measure
 from dose_ood.models.glow import Glow
 from dose_ood.models.registry import save_model
-from dose_ood.recipes import GLOW_RECIPES
+from dose_ood.recipes import GLOW_RECIPES, GlowRecipe
 from dose_ood.runs import Record
 from dose_ood.study.members import MODEL
 from dose_ood.train import train
 from preprocessing import applied, jpeg
 
-RECIPE = GLOW_RECIPES["cpu"]
 EPOCHS = 3  # between two snapshots
 DATA, OUTLIERS = "cifar10", ("svhn", "celeba", "imagenet32", "cifar100")
 SHAPE = (3, 32, 32)
@@ -41,10 +40,10 @@ QUALITY = 75  # of the JPEG that all images go through, so that how they were ma
 ROWS = {"train": 2_500, "test": 1_500, "outliers": 1_000}
 
 
-def run(directory: Path, seed: int) -> None:
+def run(directory: Path, recipe: GlowRecipe, seed: int) -> None:
     """Train a Glow, and keep its weights after every few epochs."""
     images = read_images(DATA)
-    model = Glow(RECIPE.config(DATA, SHAPE, None), seed)
+    model = Glow(recipe.config(DATA, SHAPE, None), seed)
 
     def keep(record: Record) -> None:
         if record.held_out is not None and (record.epoch + 1) % EPOCHS == 0:
@@ -52,7 +51,7 @@ def run(directory: Path, seed: int) -> None:
             save_file(model.state_dict(), directory / f"{record.step:06}.safetensors")
 
     torch.set_num_threads(1)
-    provenance = train(model, images, RECIPE, directory, seed=seed, resume=directory.exists(), progress=keep)
+    provenance = train(model, images, recipe, directory, seed=seed, resume=directory.exists(), progress=keep)
     save_model(directory / MODEL, model, provenance)
 
 
@@ -80,11 +79,11 @@ def rows_of(model: Glow) -> Iterator[dict[str, str | float]]:
         yield row | dose[outlier] | {f"{kind}, JPEG": value for kind, value in after[outlier].items()}
 
 
-def compare(runs: list[Path], output: Path) -> None:
+def compare(runs: list[Path], recipe: GlowRecipe, output: Path) -> None:
     """Show outliers to every model that was kept."""
     rows: list[dict[str, str | float]] = []
     for snapshot in track(sorted(file for run in runs for file in run.glob("0*.safetensors")), "measuring"):
-        model = Glow(RECIPE.config(DATA, SHAPE, None))
+        model = Glow(recipe.config(DATA, SHAPE, None))
         model.load_state_dict(load_file(snapshot))
         steps: dict[str, str | float] = {"run": snapshot.parent.name, "steps": int(snapshot.stem)}
         rows += [steps | row for row in rows_of(model)]
@@ -98,11 +97,13 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+", help="folder of a run; several to compare")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, help="JSON file of a comparison")
+    parser.add_argument("--recipe", choices=list(GLOW_RECIPES), default="cpu")
     options = parser.parse_args()
+    recipe = GLOW_RECIPES[options.recipe]
     if options.output:
-        compare(options.runs, options.output)
+        compare(options.runs, recipe, options.output)
     else:
-        run(options.runs[0], options.seed)
+        run(options.runs[0], recipe, options.seed)
 
 
 if __name__ == "__main__":

@@ -215,6 +215,8 @@ class GlowRecipe(Recipe[Glow]):
         How far the couplings may scale, see `GlowConfig`.
     exits
         Whether what leaves a level is scaled and shifted by what goes on.
+    noise
+        Whether grey levels get noise.
     warm_up_epochs
         Epochs in which the learning rate rises from 0.
     least_warm_up
@@ -230,6 +232,7 @@ class GlowRecipe(Recipe[Glow]):
     steps: int = 8
     opening: float = 2.0
     exits: bool = True
+    noise: bool = True
     warm_up_epochs: int = 10
     least_warm_up: int = 500
     least_steps: int = 0
@@ -246,7 +249,7 @@ class GlowRecipe(Recipe[Glow]):
             raise InputError(f"latent dimensions are for the VAE; a Glow has as many as an image, got {latent}")
         channels, height, width = shape
         size = channels, height, width
-        return GlowConfig(size, self.levels, self.steps, self.filters, self.opening, self.exits)
+        return GlowConfig(size, self.levels, self.steps, self.filters, self.opening, self.exits, self.noise)
 
     def lasting(self, epochs: int) -> Self:
         """The same recipe with exactly so many epochs, however few steps they have."""
@@ -314,6 +317,7 @@ GLOW_RECIPES: dict[str, GlowRecipe] = {
     "paper": GlowRecipe(epochs=250, batch=32, rate=1e-3),
     "cpu": CPU_GLOW,
     "exits": replace(CPU_GLOW, exits=True),
+    "points": replace(CPU_GLOW, noise=False),
     "tiny": GlowRecipe(epochs=3, batch=32, rate=1e-3, filters=8, levels=2, steps=2, warm_up_epochs=1, least_warm_up=50),
 }
 RECIPES: dict[str, dict[str, VAERecipe] | dict[str, GlowRecipe]] = {"vae": VAE_RECIPES, "glow": GLOW_RECIPES}

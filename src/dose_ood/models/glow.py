@@ -19,6 +19,7 @@ from dose_ood.models.score_tests import score_tests
 from dose_ood.noise import content_uniform, generator
 
 AT_ONCE = 64  # images that a thread measures together
+MIDDLE = 0.5  # of a grey level
 WIDEST = 10  # an opening beyond it leaves a scale nothing to do, or lets the flow explode
 
 
@@ -40,6 +41,8 @@ class GlowConfig:
         A coupling scales by σ(· + opening) / σ(opening): by 1 at first, and by 1 + exp(−opening) at most.
     exits
         Whether what leaves a level is scaled and shifted by what goes on.
+    noise
+        Whether grey levels get uniform noise; without, an image stands for the middles of its grey levels.
     """
 
     shape: tuple[int, int, int] = (3, 32, 32)
@@ -48,6 +51,7 @@ class GlowConfig:
     filters: int = 400
     opening: float = 2.0
     exits: bool = True
+    noise: bool = True
 
     def __post_init__(self) -> None:
         """Refuse by name what no model can be built from."""
@@ -56,9 +60,10 @@ class GlowConfig:
         opening: object = self.opening
         if not isinstance(opening, int | float) or not abs(opening) <= WIDEST:
             raise InputError(f"opening must be a number from {-WIDEST} to {WIDEST}, got {opening!r}")
-        exits: object = self.exits
-        if not isinstance(exits, bool):
-            raise InputError(f"exits must be true or false, got {exits!r}")
+        for name in ("exits", "noise"):
+            told: object = getattr(self, name)
+            if not isinstance(told, bool):
+                raise InputError(f"{name} must be true or false, got {told!r}")
         for number, level in enumerate(_plan(self)):
             if level.channels < 2:
                 raise InputError(
@@ -144,7 +149,7 @@ class Glow(nn.Module):
 
     The density is that of x + u, a pixel's grey level 0 … 255 and noise u uniform on [0, 1). So `like`, in nats, is on
     average over u a lower bound of the discrete log-probability of the image, and −like / (dimensions · log 2) are the
-    bits per dimension of the literature. The flow itself sees (x + u)/256 − ½; log-determinants include that scaling.
+    bits per dimension of the literature. Without noise u is ½, and `like` a density at points, which bounds nothing. The flow itself sees (x + u)/256 − ½; log-determinants include that scaling.
 
     A fresh flow is an orthogonal map of its input. Train it after `initialize`; before, `objective` and `measure`
     refuse, and elsewhere ActNorm is the identity.
@@ -334,11 +339,15 @@ class Glow(nn.Module):
 
     def _with_content_noise(self, x: Tensor) -> Tensor:
         check_images(x, self.config.shape)
+        if not self.config.noise:
+            return x + MIDDLE
         noise = content_uniform(x.contiguous().cpu().numpy(), self.config.shape)
         return x + torch.from_numpy(noise).to(x.device)
 
     def _dequantised(self, x: Tensor, noise: torch.Generator, share: tuple[int, int]) -> Tensor:
         check_images(x, self.config.shape)
+        if not self.config.noise:
+            return x + MIDDLE
         rank, world = share
         dtype = next(self.parameters()).dtype
         everyone = torch.rand(len(x) * world, *x.shape[1:], generator=noise, device=noise.device, dtype=dtype)
