@@ -5,6 +5,7 @@ import argparse
 import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from dose_ood.noise import generator
 
 PAPERS = "the paper's"  # of a Glow, sums over its levels
 FIRST = 1_000  # images of a set, where a model is measured beside those of a `dose bench`
+Row: TypeAlias = dict[str, str | float]
 STATISTICS = {PAPERS: plain, "by level": by_level, "with score tests": with_score_tests}
 
 
@@ -38,11 +40,9 @@ def rows_like_statistics(rows: int, seed: int = 0, shift: float = 0.0) -> NDArra
     return np.stack(columns, axis=1)
 
 
-def dose_aurocs(
-    train: Statistics, test: Statistics, outliers: Mapping[str, Statistics]
-) -> dict[str, dict[str, str | float]]:
+def dose_aurocs(train: Statistics, test: Statistics, outliers: Mapping[str, Statistics]) -> dict[str, Row]:
     """For each set what DoSE finds of the paper's statistics and, of a Glow, by level and with score tests."""
-    found: dict[str, dict[str, str | float]] = {name: {} for name in outliers}
+    found: dict[str, Row] = {name: {} for name in outliers}
     for kind, choose in STATISTICS.items():
         if names := choose(train.names):
             chosen = {name: table.select(names) for name, table in outliers.items()}
@@ -59,6 +59,26 @@ def dose_auroc(train: Statistics, test: Statistics, outliers: Mapping[str, Stati
         name: max(auroc(inside, each.score_samples(table.values)) for each, inside in both)
         for name, table in outliers.items()
     }
+
+
+def likelihood_and_dose(tables: Mapping[str, Statistics]) -> dict[str, Row]:
+    """What likelihood, TT and DoSE find of each set of outliers that is shown to a Glow."""
+    outliers = {name: table for name, table in tables.items() if name not in (TRAIN, TEST)}
+    like, mean = tables[TEST]["like"], tables[TRAIN]["like"].mean()
+    dose = dose_aurocs(tables[TRAIN], tables[TEST], outliers)
+    return {
+        name: {
+            "likelihood": auroc(like, table["like"]),
+            "TT": auroc(*(-np.abs(each - mean) for each in (like, table["like"]))),
+            **dose[name],
+        }
+        for name, table in outliers.items()
+    }
+
+
+def moved(statistic: str, table: Statistics, test: Statistics) -> float:
+    """How far the mean of a statistic lies from the test set's, in its standard deviations."""
+    return float((table[statistic].mean() - test[statistic].mean()) / test[statistic].std())
 
 
 def measured_too(run: Path, results: Path, into: Path, leave_out: Collection[str] = ()) -> None:

@@ -16,10 +16,9 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from common import dose_aurocs, first, measured_too, show
+from common import first, likelihood_and_dose, measured_too, moved, show
 from dose_ood import Statistics
 from dose_ood.benchmark.evaluate import read
-from dose_ood.benchmark.metrics import auroc
 from dose_ood.benchmark.results import TEST, TRAIN, Folder
 from dose_ood.study.sets import SHIFTED
 
@@ -40,34 +39,17 @@ def rows(results: Path) -> Iterator[dict[str, str | float]]:
         for seed, tables in zip(seeds, with_exits, strict=True)
     ]
     outliers = sorted(set(with_exits[0]) - {TRAIN, TEST})
-    before, after = ([_found(tables, outliers) for tables in models] for models in (without, with_exits))
+    before, after = ([likelihood_and_dose(tables) for tables in models] for models in (without, with_exits))
     for name in outliers:
         row: dict[str, str | float] = {"outliers": name}
         for what in before[0][name]:
-            means = [np.mean([found[name][what] for found in each]) for each in (before, after)]
+            means = [np.mean([float(found[name][what]) for found in each]) for each in (before, after)]
             row[what] = " / ".join(f"{mean:.3f}" for mean in means)
-        moves = [", ".join(f"{_move(tables, name):+.2f}" for tables in models) for models in (without, with_exits)]
+        moves = [
+            ", ".join(f"{moved('latent', tables[name], tables[TEST]):+.2f}" for tables in models)
+            for models in (without, with_exits)
+        ]
         yield row | {"`latent` moves": " / ".join(moves)}
-
-
-def _found(tables: dict[str, Statistics], outliers: list[str]) -> dict[str, dict[str, float]]:
-    """AUROCs of every set of outliers."""
-    like = {each: table["like"] for each, table in tables.items()}
-    dose = dose_aurocs(tables[TRAIN], tables[TEST], {name: tables[name] for name in outliers})
-    return {
-        name: {
-            "likelihood": auroc(like[TEST], like[name]),
-            "TT": auroc(*(-np.abs(each - like[TRAIN].mean()) for each in (like[TEST], like[name]))),
-            **{kind: float(value) for kind, value in dose[name].items()},
-        }
-        for name in outliers
-    }
-
-
-def _move(tables: dict[str, Statistics], name: str) -> float:
-    """How far the mean of `latent` lies from the test set's, in its standard deviations."""
-    test, other = tables[TEST]["latent"], tables[name]["latent"]
-    return float((other.mean() - test.mean()) / test.std())
 
 
 def main() -> None:

@@ -15,14 +15,12 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import track
 from safetensors.torch import load_file, save_file
 
-from common import dose_aurocs, show
-from dose_ood.benchmark.metrics import auroc
+from common import dose_aurocs, likelihood_and_dose, moved, show
 from dose_ood.data.images import read_images, split
 from dose_ood.measure import measure
 from dose_ood.models.glow import Glow
@@ -63,20 +61,15 @@ def rows_of(model: Glow) -> Iterator[dict[str, str | float]]:
     sets |= {name: read_images(f"{name}:test")[: ROWS["outliers"]] for name in OUTLIERS}
     tables = {name: measure(model, each) for name, each in sets.items()}
     alike = {name: measure(model, applied(jpeg(QUALITY), each)) for name, each in sets.items()}
-    own, test = tables["train"], tables["test"]
-    dose, after = (
-        dose_aurocs(each["train"], each["test"], {name: each[name] for name in OUTLIERS}) for each in (tables, alike)
-    )
-    for outlier in OUTLIERS:
-        found = tables[outlier]
+    test = tables["test"]
+    after = dose_aurocs(alike["train"], alike["test"], {name: alike[name] for name in OUTLIERS})
+    for outlier, found in likelihood_and_dose(tables).items():
         row: dict[str, str | float] = {
             "bits/dim": float(-test["like"].mean() / math.prod(SHAPE) / math.log(2)),
             "outliers": outlier,
-            "latent moves": float((found["latent"].mean() - test["latent"].mean()) / test["latent"].std()),
-            "likelihood": auroc(test["like"], found["like"]),
-            "TT": auroc(*(-np.abs(each["like"] - own["like"].mean()) for each in (test, found))),
+            "latent moves": moved("latent", tables[outlier], test),
         }
-        yield row | dose[outlier] | {f"{kind}, JPEG": value for kind, value in after[outlier].items()}
+        yield row | found | {f"{kind}, JPEG": value for kind, value in after[outlier].items()}
 
 
 def compare(runs: list[Path], recipe: GlowRecipe, output: Path) -> None:

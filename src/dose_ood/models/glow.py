@@ -149,7 +149,8 @@ class Glow(nn.Module):
 
     The density is that of x + u, a pixel's grey level 0 … 255 and noise u uniform on [0, 1). So `like`, in nats, is on
     average over u a lower bound of the discrete log-probability of the image, and −like / (dimensions · log 2) are the
-    bits per dimension of the literature. Without noise u is ½, and `like` a density at points, which bounds nothing. The flow itself sees (x + u)/256 − ½; log-determinants include that scaling.
+    bits per dimension of the literature. Without noise u is ½, and `like` a density at points, which bounds nothing.
+    The flow itself sees (x + u)/256 − ½; log-determinants include that scaling.
 
     A fresh flow is an orthogonal map of its input. Train it after `initialize`; before, `objective` and `measure`
     refuse, and elsewhere ActNorm is the identity.
