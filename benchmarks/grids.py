@@ -9,15 +9,13 @@ the other data sets: densities of 2,500 training images, 1,000 images of every o
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from rich.console import Console
 
 from common import Row, likelihood_and_dose, moved, show
@@ -32,43 +30,36 @@ from dose_ood.runs import Record
 from dose_ood.study.members import MODEL
 from dose_ood.study.sets import Images
 from dose_ood.train import Progress, train
-from preprocessing import applied
 
 SIDE, CROP = 16, 26
 SCALE = CROP / SIDE
 ROWS = {TRAIN: 2_500, TEST: 1_000}
 OTHERS = ("cifar10", "cifar100", "svhn", "imagenet32")
-Shrink = Callable[[Images], Images]
+Weights = NDArray[np.float64]
 
 
-def boxed(images: Images, crop: int) -> Images:
-    """The middle `crop` × `crop` pixels by a box filter, each pixel the mean of all that it covers."""
-    edge = (images.shape[-1] - crop) // 2
-    box = edge, edge, edge + crop, edge + crop
-    return applied(lambda picture: picture.resize((SIDE, SIDE), Image.Resampling.BOX, box=box), images)
+def bilinear(first: float) -> Weights:
+    """Without a filter: a pixel at place `first` of the crop and one every 1.625 from there, between two neighbours."""
+    places = (32 - CROP) / 2 + first + SCALE * np.arange(SIDE)
+    return np.maximum(0, 1 - np.abs(places[:, None] - np.arange(32)))
 
 
-def sampled(images: Images, first: float) -> Images:
-    """Bilinear without a filter: a pixel at `first` of the crop, and one every 1.625 pixels from there."""
-    places = (images.shape[-1] - CROP) / 2 + first + SCALE * np.arange(SIDE)
-    whole = np.floor(places).astype(int)
-    share = places - whole
-
-    def along(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        mixed: NDArray[np.float64] = values[..., whole] * (1 - share) + values[..., whole + 1] * share
-        return mixed
-
-    wide = along(images.astype(np.float64)).swapaxes(2, 3)
-    small: Images = np.rint(along(wide).swapaxes(2, 3)).astype(np.uint8)
-    return np.ascontiguousarray(small)
+def box(crop: int) -> Weights:
+    """Each pixel the mean of all that it covers."""
+    edges = (32 - crop) / 2 + crop / SIDE * np.arange(SIDE + 1)
+    covered = np.clip(edges[:, None] - np.arange(32), 0, 1)
+    weights: Weights = np.diff(covered, axis=0) * SIDE / crop
+    return weights
 
 
-GRIDS: dict[str, Shrink] = {
-    "from the corner": partial(sampled, first=0.0),
-    "centred": partial(sampled, first=(SCALE - 1) / 2),
-    "box": partial(boxed, crop=CROP),
-}
-whole_box: Shrink = partial(boxed, crop=2 * SIDE)
+def shrunk(images: Images, weights: Weights) -> Images:
+    """Both sides weighted alike, and rounded."""
+    values = np.einsum("nchw,yh,xw->ncyx", images.astype(np.float64), weights, weights, optimize=True)
+    small: Images = np.rint(values).astype(np.uint8)
+    return small
+
+
+GRIDS = {"from the corner": bilinear(0), "centred": bilinear((SCALE - 1) / 2), "box": box(CROP)}
 
 
 def trained(directory: Path, images: Images) -> Glow:
@@ -108,15 +99,15 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     faces, test_faces = read_images("celeba"), read_images("celeba:test")
-    others = {name: whole_box(read_images(f"{name}:test")) for name in OTHERS}
+    others = {name: shrunk(read_images(f"{name}:test"), box(32)) for name in OTHERS}
     rows: list[Row] = []
-    for grid, shrink in GRIDS.items():
-        images, test = shrink(faces), shrink(test_faces)
+    for grid, weights in GRIDS.items():
+        images, test = shrunk(faces, weights), shrunk(test_faces, weights)
         model = trained(options.runs / f"celeba-{grid.replace(' ', '-')}", images)
         mirrored = {name: SHIFTS[name](test[: ROWS[TEST]], 0) for name in ("hflip", "vflip")}
         rows += [row | {"model": "celeba", "faces": grid} for row in rows_of(model, images, test, mirrored | others)]
-    images = whole_box(read_images("cifar10"))
-    shown = {grid: shrink(test_faces) for grid, shrink in GRIDS.items()}
+    images = shrunk(read_images("cifar10"), box(32))
+    shown = {grid: shrunk(test_faces, weights) for grid, weights in GRIDS.items()}
     model = trained(options.runs / "cifar10", images)
     for row in rows_of(model, images, others["cifar10"], shown):
         rows.append(row | {"model": "cifar10", "faces": row["outliers"], "outliers": "celeba"})
