@@ -41,7 +41,8 @@ Weights = NDArray[np.float64]
 def bilinear(first: float) -> Weights:
     """Without a filter: a pixel at place `first` of the crop and one every 1.625 from there, between two neighbours."""
     places = (32 - CROP) / 2 + first + SCALE * np.arange(SIDE)
-    return np.maximum(0, 1 - np.abs(places[:, None] - np.arange(32)))
+    weights: Weights = np.maximum(0, 1 - np.abs(places[:, None] - np.arange(32)))
+    return weights
 
 
 def box(crop: int) -> Weights:

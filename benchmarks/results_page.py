@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import exits
 import grey_glow
+import variants
 from common import PAPERS, STATISTICS
 from dose_ood import ProductKDE
 from dose_ood.benchmark.evaluate import headline, read
@@ -47,7 +47,7 @@ ROOT = Path(__file__).parents[1]
 TOGETHER = "ensemble"  # the last of the kinds of statistics that there are, of all models side by side
 KINDS = (*STATISTICS, TOGETHER)
 BLOCK = re.compile(
-    r"<!-- (?P<what>table|summary|statistics|moves|more|alike|patience|grey|exits|ceiling|ranks)"
+    r"<!-- (?P<what>table|summary|statistics|moves|more|alike|patience|grey|exits|points|ceiling|ranks)"
     r"(?: (?P<name>\S+))? -->\n.*?<!-- end -->\n",
     re.DOTALL,
 )
@@ -85,8 +85,8 @@ def page(text: str, root: Path) -> str:
             lines = alike([row for row in _json(root / "results/alike.json")["rows"] if row["data"] == name])
         elif what == "grey":
             lines = plain_rows(list(grey_glow.rows(root / "results" / name)))
-        elif what == "exits":
-            lines = plain_rows(list(exits.rows(root / "results" / name)))
+        elif what in variants.RECIPES:
+            lines = plain_rows(list(variants.rows(what, root / "results" / name)))
         else:
             lines = {"statistics": alone, "moves": moves, "more": more}[what](
                 Folder(root / "results" / name), benchmarks[name]
