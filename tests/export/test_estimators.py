@@ -58,7 +58,7 @@ def test_the_same_scores_p_values_and_verdicts_in_bulk_gaps_tails_and_for_bad_ro
     rows = odd_rows(table(1_500, 2), detector)
     found = Session(table_model(detector)).table(rows)
     expected = said(detector, rows)
-    assert_same(found, expected, 1e-12)
+    assert_same(found, expected, 1e-11)  # terms of both signs nearly cancel in places, and processors add differently
     np.testing.assert_array_equal(found["statistics"], rows)
     assert found["is_bad"].sum() == 7
     assert (found["score"][found["is_bad"]] == -np.inf).all()

@@ -110,7 +110,7 @@ def test_the_noise_of_a_file(plain, whole):
     uniform = {"noise": '{"distribution": "uniform", "shape": [1, 8, 8]}'}
     np.testing.assert_array_equal(noise_for(images, normal), content_normal(images, 16, (2,)))
     np.testing.assert_array_equal(noise_for(images, uniform), content_uniform(images, (1, 8, 8)))
-    with pytest.raises(InputError, match="its metadata name no noise"):
+    with pytest.raises(InputError, match="metadata name no noise"):
         noise_for(images, Session(table_model(plain)).metadata)
 
 

@@ -37,6 +37,7 @@ GLOWS = {
     "grey": GlowConfig(shape=(1, 8, 8), levels=2, steps=2, filters=4),
     "colour, one odd side": GlowConfig(shape=(3, 7, 8), levels=3, steps=2, filters=5, opening=1.5),
     "without exits": GlowConfig(shape=(3, 8, 8), levels=2, steps=2, filters=4, exits=False),
+    "without noise": GlowConfig(shape=(3, 8, 8), levels=2, steps=2, filters=4, noise=False),
     "one level": GlowConfig(shape=(3, 4, 4), levels=1, steps=3, filters=4),
 }
 

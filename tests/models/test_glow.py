@@ -308,11 +308,26 @@ def test_grey_images_of_odd_sides_have_three_levels():
         ({"opening": float("nan")}, "opening must be"),
         ({"opening": "0"}, "opening must be"),
         ({"exits": 1}, "exits must be true or false, got 1"),
+        ({"noise": None}, "noise must be true or false, got None"),
     ],
 )
 def test_what_no_flow_can_be_built_from_is_refused_by_name(fields, message):
     with pytest.raises(InputError, match=message):
         GlowConfig(**fields)
+
+
+def test_without_noise_grey_levels_stand_for_their_middles():
+    config = replace(TINY, noise=False)
+    model, noisy = trained(config), Glow(TINY)
+    noisy.load_state_dict(model.state_dict())
+    x = images(config)
+    like = model.measure(x)["like"]
+    found = model.encode(x + 0.5)
+    torch.testing.assert_close(like, sum(found.latent) + sum(found.jac), rtol=TOLERANCE, atol=0)
+    for seed in (0, 1):
+        torch.testing.assert_close(-model.objective(x, noise(seed)), like, rtol=TOLERANCE, atol=0)
+    assert (noisy.measure(x)["like"] != like).all()
+    assert torch.equal(model.reconstruct(x), x)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +342,7 @@ def test_other_input_is_refused_by_name(x):
 
 def test_a_configuration_is_json():
     config = GlowConfig()
-    assert config == GlowConfig(shape=(3, 32, 32), levels=3, steps=8, filters=400, opening=2.0, exits=True)
+    assert config == GlowConfig(shape=(3, 32, 32), levels=3, steps=8, filters=400, opening=2.0, exits=True, noise=True)
     read = json.loads(json.dumps(asdict(config)))
     assert GlowConfig(**{**read, "shape": tuple(read["shape"])}) == config
     assert Glow.kind == "glow"

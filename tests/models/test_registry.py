@@ -73,7 +73,7 @@ def test_documents_of_something_else_are_refused(tmp_path):
     wrong = {
         "expected a model of kind vae, glow, got 'gan'": {"kind": "gan"},
         r"expected a model of kind vae, glow, got \['vae'\]": {"kind": ["vae"]},
-        "expected a glow configuration of shape, levels, steps, filters, opening, exits, got": {"kind": "glow"},
+        "expected a glow configuration of shape, levels, steps, filters, opening, exits, noise, got": {"kind": "glow"},
         "expected a vae configuration of": {"config": {**config, "more": 1}},
         "depth must be a whole number from 1, got -1": {"config": {**config, "depth": -1}},
         "expected kind, config and provenance": {"provenance": None},
@@ -82,6 +82,19 @@ def test_documents_of_something_else_are_refused(tmp_path):
         storage.save(path, {**found.document, **change}, found.tensors, kind="model")
         with pytest.raises(InputError, match=message):
             load_model(path)
+
+
+def test_a_glow_saved_before_noise_could_be_left_out_has_it(tmp_path):
+    path, model = tmp_path / "model", fresh("glow")
+    save_model(path, model, {})
+    found = storage.load(path, kind="model")
+    told = found.document["config"]
+    before = {name: value for name, value in told.items() if name != "noise"}
+    storage.save(path, {**found.document, "config": before}, found.tensors, kind="model")
+    assert load_model(path).model.config == model.config
+    with pytest.raises(InputError, match=r"exits, noise, got filters, levels, opening, shape, steps"):
+        config_from("glow", {name: value for name, value in before.items() if name != "exits"}, "here")
+    assert config_from("glow", {**told, "noise": False}, "here").noise is False
 
 
 def test_foreign_formats_are_refused(tmp_path):

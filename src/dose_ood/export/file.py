@@ -29,26 +29,34 @@ def table_model(detector: Detector) -> ModelProto:
 
 
 def image_model(detector: Detector) -> ModelProto:
-    """Takes `images`, uint8 of shape (n, c, h, w), and `noise`, which `noise_for` makes of them; needs torch."""
+    """Takes `images`, uint8 of shape (n, c, h, w), and `noise`, which `noise_for` makes of them; needs torch.
+
+    A Glow without noise takes images alone.
+    """
     from dose_ood.export.glow import glow_statistics
     from dose_ood.export.vae import vae_statistics
     from dose_ood.guard import Guard
+    from dose_ood.models.glow import MIDDLE
     from dose_ood.models.vae import BetaVAE
 
     guard = Guard.of(detector)
     model, graph = guard.model, Graph()
+    drawn: Noise | None
     images = graph.input("images", np.dtype(np.uint8), (ROWS, *guard.shape))
     if isinstance(model, BetaVAE):
         drawn = Noise("normal", (model.config.draws, model.config.latent))
         found = vae_statistics(model, images, graph.input("noise", FLOAT64, (ROWS, *drawn.shape)))
-    else:
+    elif model.config.noise:
         drawn = Noise("uniform", guard.shape)
         found = glow_statistics(model, images, graph.input("noise", FLOAT64, (ROWS, *drawn.shape)))
+    else:
+        drawn = None
+        found = glow_statistics(model, images, MIDDLE)
     rows = joined([found[name].expand(1) for name in detector.statistics], 1)
     facts: dict[str, Json] = {
         "input": "images",
         "shape": list(guard.shape),
-        "noise": {"distribution": drawn.distribution, "shape": list(drawn.shape)},
+        "noise": None if drawn is None else {"distribution": drawn.distribution, "shape": list(drawn.shape)},
         "model": {} if detector.model is None else detector.model.document,
     }
     return _finished(detector, graph, rows, facts)

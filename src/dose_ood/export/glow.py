@@ -16,7 +16,7 @@ from dose_ood.models.score_tests import neighbours
 Array = NDArray[np.float32]
 
 
-def glow_statistics(model: Glow, images: Value, noise: Value) -> dict[str, Value]:
+def glow_statistics(model: Glow, images: Value, noise: Value | float) -> dict[str, Value]:
     """like, latent, jac, those of each level and its score tests, shape (n,), by name.
 
     Parameters
@@ -26,7 +26,7 @@ def glow_statistics(model: Glow, images: Value, noise: Value) -> dict[str, Value
     images
         uint8 of shape (n, c, h, w).
     noise
-        Uniform on [0, 1), float64 of that shape.
+        Uniform on [0, 1), float64 of that shape; or the same for all.
     """
     model._require_initialised()
     x = ((images.cast(FLOAT64) + noise) / LEVELS - 0.5).cast(FLOAT32)

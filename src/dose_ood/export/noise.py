@@ -55,5 +55,7 @@ def noise_for(images: NDArray[np.uint8], metadata: Mapping[str, str]) -> NDArray
     """
     found = json.loads(metadata.get("noise", "null"))
     if not isinstance(found, dict) or found.get("distribution") not in ("normal", "uniform"):
-        raise InputError("this file takes a table of statistics or none of dose's: its metadata name no noise")
+        raise InputError(
+            "this file's metadata name no noise: it takes images alone or a table of statistics, or is none of dose's"
+        )
     return Noise(found["distribution"], tuple(found["shape"])).of(images)

@@ -18,6 +18,7 @@ Model: TypeAlias = BetaVAE | Glow
 Config: TypeAlias = VAEConfig | GlowConfig
 MODELS: dict[str, type[Model]] = {BetaVAE.kind: BetaVAE, Glow.kind: Glow}
 CONFIGS: dict[str, type[Config]] = {BetaVAE.kind: VAEConfig, Glow.kind: GlowConfig}
+BEFORE: dict[str, dict[str, Json]] = {Glow.kind: {"noise": True}}  # what was so before a configuration could say it
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,12 @@ def config_from(kind: Json, values: Json, where: str) -> Config:
         raise InputError(f"{where}: expected a model of kind {', '.join(MODELS)}, got {reprlib.repr(kind)}")
     make: Callable[..., Config] = CONFIGS[kind]
     names = [field.name for field in fields(CONFIGS[kind])]
-    if not isinstance(values, Mapping) or set(values) != set(names):
+    told = {**BEFORE.get(kind, {}), **values} if isinstance(values, Mapping) else {}
+    if set(told) != set(names):
         got = ", ".join(values) if isinstance(values, Mapping) else reprlib.repr(values)
         raise InputError(f"{where}: expected a {kind} configuration of {', '.join(names)}, got {got}")
     try:
-        return make(**{name: _plain(value) for name, value in values.items()})
+        return make(**{name: _plain(value) for name, value in told.items()})
     except TypeError as error:
         raise InputError(f"{where}: not a {kind} configuration: {error}") from None
 
