@@ -31,7 +31,7 @@ from dose_ood.study.members import MODEL
 from dose_ood.train import train
 from preprocessing import applied, jpeg
 
-EPOCHS = 3  # between two snapshots
+SNAPSHOTS = 4  # of a run
 DATA, OUTLIERS = "cifar10", ("svhn", "celeba", "imagenet32", "cifar100")
 SHAPE = (3, 32, 32)
 QUALITY = 75  # of the JPEG that all images go through, so that how they were made does not tell
@@ -42,9 +42,10 @@ def run(directory: Path, recipe: GlowRecipe, seed: int) -> None:
     """Train a Glow, and keep its weights after every few epochs."""
     images = read_images(DATA)
     model = Glow(recipe.config(DATA, SHAPE, None), seed)
+    every = max(1, recipe.epochs // SNAPSHOTS)
 
     def keep(record: Record) -> None:
-        if record.held_out is not None and (record.epoch + 1) % EPOCHS == 0:
+        if record.held_out is not None and (record.epoch + 1) % every == 0:
             print(f"{record.step:,} steps, held out {record.held_out:,.1f} nats", flush=True)
             save_file(model.state_dict(), directory / f"{record.step:06}.safetensors")
 

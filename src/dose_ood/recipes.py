@@ -318,6 +318,7 @@ GLOW_RECIPES: dict[str, GlowRecipe] = {
     "cpu": CPU_GLOW,
     "exits": replace(CPU_GLOW, exits=True),
     "points": replace(CPU_GLOW, noise=False),
+    "wide": replace(CPU_GLOW, filters=400, epochs=3, least_steps=0),
     "tiny": GlowRecipe(epochs=3, batch=32, rate=1e-3, filters=8, levels=2, steps=2, warm_up_epochs=1, least_warm_up=50),
 }
 RECIPES: dict[str, dict[str, VAERecipe] | dict[str, GlowRecipe]] = {"vae": VAE_RECIPES, "glow": GLOW_RECIPES}
