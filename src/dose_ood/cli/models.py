@@ -41,8 +41,8 @@ def train(
         RecipeName,
         typer.Option(
             help="The *paper*'s, its *cpu*-sized twin, one for a *demo* of a minute (vae), or a *tiny* one to try "
-            "things out. For a Glow also the twin with one change each: with the *exits* of the paper's library, with grey "
-            "levels as *points*, without noise, or *wide* as the paper's, for 3 epochs."
+            "things out. For a Glow also the twin with one change: with the *exits* of the paper's library, with grey "
+            "levels as *points*, without noise, or as *wide* as the paper's, for 3 epochs."
         ),
     ] = "cpu",
     seed: Annotated[int, typer.Option(help="Draws weights, order and noise; ensemble members differ in it.")] = 0,
