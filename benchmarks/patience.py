@@ -6,13 +6,18 @@
 
 The first two train a Glow of CIFAR10 as `dose train` does, which `dose bench --runs runs` then takes over, and keep the
 weights after every few epochs. The last shows outliers to all that were kept: densities of 2,500 training images, 1,500
-test images, 1,000 of each other set.
+test images, 1,000 of each other set. And is it width that they lack?
+
+    DOSE_DATA=… python benchmarks/patience.py runs/wide-0 --seed 0 --recipe wide        # two hours of a thread
+    DOSE_DATA=… python benchmarks/patience.py runs/narrow-0 --seed 0 --epochs 3         # ten minutes
+    DOSE_DATA=… python benchmarks/patience.py runs/wide-0 runs/narrow-0 … --output results/wide.json
 """
 
 import argparse
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -20,7 +25,7 @@ from rich.console import Console
 from rich.progress import track
 from safetensors.torch import load_file, save_file
 
-from common import dose_aurocs, likelihood_and_dose, moved, show
+from common import Row, dose_aurocs, likelihood_and_dose, moved, show
 from dose_ood.data.images import read_images, split
 from dose_ood.measure import measure
 from dose_ood.models.glow import Glow
@@ -54,7 +59,7 @@ def run(directory: Path, recipe: GlowRecipe, seed: int) -> None:
     save_model(directory / MODEL, model, provenance)
 
 
-def rows_of(model: Glow) -> Iterator[dict[str, str | float]]:
+def rows_of(model: Glow) -> Iterator[Row]:
     """What a model makes of each set of outliers: likelihood, TT, DoSE, and DoSE after the same JPEG for all images."""
     images = read_images(DATA)
     sets = {"train": images[split(len(images)).train[: ROWS["train"]]]}
@@ -65,7 +70,7 @@ def rows_of(model: Glow) -> Iterator[dict[str, str | float]]:
     test = tables["test"]
     after = dose_aurocs(alike["train"], alike["test"], {name: alike[name] for name in OUTLIERS})
     for outlier, found in likelihood_and_dose(tables).items():
-        row: dict[str, str | float] = {
+        row: Row = {
             "bits/dim": float(-test["like"].mean() / math.prod(SHAPE) / math.log(2)),
             "outliers": outlier,
             "latent moves": moved("latent", tables[outlier], test),
@@ -73,14 +78,22 @@ def rows_of(model: Glow) -> Iterator[dict[str, str | float]]:
         yield row | found | {f"{kind}, JPEG": value for kind, value in after[outlier].items()}
 
 
+def kept(snapshot: Path, recipe: GlowRecipe) -> Glow:
+    """The Glow of these weights, of a recipe but for its width."""
+    weights = load_file(snapshot)
+    wide = replace(recipe, filters=weights["levels.0.steps.0.coupling.hidden2"].shape[1])
+    model = Glow(wide.config(DATA, SHAPE))
+    model.load_state_dict(weights)
+    return model
+
+
 def compare(runs: list[Path], recipe: GlowRecipe, output: Path) -> None:
     """Show outliers to every model that was kept."""
-    rows: list[dict[str, str | float]] = []
+    rows: list[Row] = []
     for snapshot in track(sorted(file for run in runs for file in run.glob("0*.safetensors")), "measuring"):
-        model = Glow(recipe.config(DATA, SHAPE, None))
-        model.load_state_dict(load_file(snapshot))
-        steps: dict[str, str | float] = {"run": snapshot.parent.name, "steps": int(snapshot.stem)}
-        rows += [steps | row for row in rows_of(model)]
+        model = kept(snapshot, recipe)
+        which: Row = {"run": snapshot.parent.name, "steps": int(snapshot.stem), "filters": model.config.filters}
+        rows += [which | row for row in rows_of(model)]
     show(Console(width=180), "the longer it is trained: AUROC", rows)
     command = f"python benchmarks/patience.py {' '.join(map(str, runs))} --output {output}"
     output.write_text(json.dumps({"command": command, "rows": rows}, indent=1) + "\n", encoding="utf-8")
@@ -92,8 +105,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, help="JSON file of a comparison")
     parser.add_argument("--recipe", choices=list(GLOW_RECIPES), default="cpu")
+    parser.add_argument("--epochs", type=int, help="of a run, if not as many as the recipe's")
     options = parser.parse_args()
     recipe = GLOW_RECIPES[options.recipe]
+    recipe = recipe if options.epochs is None else recipe.lasting(options.epochs)
     if options.output:
         compare(options.runs, recipe, options.output)
     else:

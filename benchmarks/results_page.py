@@ -9,10 +9,11 @@ ranks of all methods over those that the paper has; `<!-- statistics fashion_mni
 `<!-- moves cifar10 -->` how far outliers move it to each of the models, `<!-- more cifar10 -->` what more statistics
 find: a Glow's of single levels, its score tests, those of all models together, `<!-- alike cifar10 -->` what is found
 where all images were changed alike, from `results/alike.json`, `<!-- patience -->` what Glows find the longer they
-are trained, from `results/patience.json`, `<!-- grey mnist -->` what a Glow finds instead of the VAEs,
-`<!-- exits cifar10 -->` what exits of a Glow change, and `<!-- ceiling cifar10 -->` what a classifier that knows the
-answer makes of statistics, from `results/ceiling.json`. A figure has the statistics that model 0 gives, of the test
-set and of other data sets, as histograms.
+are trained, from `results/patience.json`, `<!-- wide -->` the same of 400 filters, `<!-- grey mnist -->` what a Glow
+finds instead of the VAEs, `<!-- exits cifar10 -->` and `<!-- points cifar10 -->` what another recipe of a Glow changes,
+`<!-- grids -->` what the grid does on which faces were made small, from `results/grids.json`, and
+`<!-- ceiling cifar10 -->` what a classifier that knows the answer makes of statistics, from `results/ceiling.json`. A
+figure has the statistics that model 0 gives, of the test set and of other data sets, as histograms.
 """
 
 import argparse
@@ -47,7 +48,7 @@ ROOT = Path(__file__).parents[1]
 TOGETHER = "ensemble"  # the last of the kinds of statistics that there are, of all models side by side
 KINDS = (*STATISTICS, TOGETHER)
 BLOCK = re.compile(
-    r"<!-- (?P<what>table|summary|statistics|moves|more|alike|patience|grey|exits|points|ceiling|ranks)"
+    r"<!-- (?P<what>table|summary|statistics|moves|more|alike|patience|wide|grids|grey|exits|points|ceiling|ranks)"
     r"(?: (?P<name>\S+))? -->\n.*?<!-- end -->\n",
     re.DOTALL,
 )
@@ -80,7 +81,11 @@ def page(text: str, root: Path) -> str:
         elif what == "ceiling":
             lines = ceiling(_json(root / "results/ceiling.json")["studies"][name])
         elif what == "patience":
-            lines = patience(_json(root / "results/patience.json")["rows"])
+            lines = patience(_json(root / "results/patience.json")["rows"], ["steps"])
+        elif what == "wide":
+            lines = patience(_json(root / "results/wide.json")["rows"], ["filters", "steps"])
+        elif what == "grids":
+            lines = plain_rows(_json(root / "results/grids.json")["rows"])
         elif what == "alike":
             lines = alike([row for row in _json(root / "results/alike.json")["rows"] if row["data"] == name])
         elif what == "grey":
@@ -236,19 +241,19 @@ def alike(rows: Sequence[Mapping[str, str | float]]) -> Iterator[str]:
         yield f"| {outlier} | " + " | ".join(" / ".join(f"{value:.3f}" for value in cell) for cell in cells) + " |"
 
 
-def patience(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def patience(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> Iterator[str]:
     """What Glows find after so many steps, as `patience.py` has kept it, mean over the runs."""
     outliers = list(dict.fromkeys(row["outliers"] for row in rows))
-    yield "| steps | bits/dim | `latent` of SVHN moves | " + " | ".join(outliers) + " |"
-    yield "|---" * (len(outliers) + 3) + "|"
-    for steps in dict.fromkeys(row["steps"] for row in rows):
-        here = [row for row in rows if row["steps"] == steps]
+    yield f"| {' | '.join(by)} | bits/dim | `latent` of SVHN moves | " + " | ".join(outliers) + " |"
+    yield "|---" * (len(by) + len(outliers) + 2) + "|"
+    for which in sorted({tuple(row[name] for name in by) for row in rows}):
+        here = [row for row in rows if tuple(row[name] for name in by) == which]
         moves = ", ".join(f"{row['latent moves']:+.2f}" for row in here if row["outliers"] == "svhn")
-        cells = []
+        cells = [*(f"{value:,}" for value in which), f"{np.mean([row['bits/dim'] for row in here]):.2f}", moves]
         for outlier in outliers:
             found = [[row[kind] for kind in STATISTICS] for row in here if row["outliers"] == outlier]
             cells.append(" / ".join(f"{value:.3f}" for value in np.mean(found, axis=0)))
-        yield f"| {steps:,} | {np.mean([row['bits/dim'] for row in here]):.2f} | {moves} | " + " | ".join(cells) + " |"
+        yield "| " + " | ".join(cells) + " |"
 
 
 def plain_rows(rows: Sequence[Mapping[str, str | float]]) -> Iterator[str]:
