@@ -36,18 +36,16 @@ from dose_ood.study.members import MODEL
 from dose_ood.train import train
 from preprocessing import applied, jpeg
 
-SNAPSHOTS = 4  # of a run
 DATA, OUTLIERS = "cifar10", ("svhn", "celeba", "imagenet32", "cifar100")
 SHAPE = (3, 32, 32)
 QUALITY = 75  # of the JPEG that all images go through, so that how they were made does not tell
 ROWS = {"train": 2_500, "test": 1_500, "outliers": 1_000}
 
 
-def run(directory: Path, recipe: GlowRecipe, seed: int) -> None:
+def run(directory: Path, recipe: GlowRecipe, seed: int, every: int) -> None:
     """Train a Glow, and keep its weights after every few epochs."""
     images = read_images(DATA)
     model = Glow(recipe.config(DATA, SHAPE, None), seed)
-    every = max(1, recipe.epochs // SNAPSHOTS)
 
     def keep(record: Record) -> None:
         if record.held_out is not None and (record.epoch + 1) % every == 0:
@@ -106,13 +104,14 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="JSON file of a comparison")
     parser.add_argument("--recipe", choices=list(GLOW_RECIPES), default="cpu")
     parser.add_argument("--epochs", type=int, help="of a run, if not as many as the recipe's")
+    parser.add_argument("--every", type=int, default=3, help="epochs between weights that are kept")
     options = parser.parse_args()
     recipe = GLOW_RECIPES[options.recipe]
     recipe = recipe if options.epochs is None else recipe.lasting(options.epochs)
     if options.output:
         compare(options.runs, recipe, options.output)
     else:
-        run(options.runs[0], recipe, options.seed)
+        run(options.runs[0], recipe, options.seed, options.every)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,8 @@ class Folded:
     log_det
         The log-determinant of all of them together, for each pixel, in float64.
     weights
-        Those of the coupling networks, four for each step; the last bias is a column and includes the opening.
+        Those of the coupling networks, four for each step; the last bias is a column and includes the opening. Their
+        precision is that in which the networks compute.
     """
 
     matrices: Tensor
@@ -40,8 +41,11 @@ class Folded:
     weights: tuple[Tensor, ...]
 
 
-def fold(steps: Sequence[Step]) -> Folded:
-    """Fold ActNorm and 1×1 convolution of each step into one matrix, in float64; differentiable."""
+def fold(steps: Sequence[Step], dtype: torch.dtype | None = None) -> Folded:
+    """Fold ActNorm and 1×1 convolution of each step into one matrix, in float64; differentiable.
+
+    The coupling networks' convolutions are given in `dtype`, if it is told.
+    """
     scales = torch.stack([step.norm.log_scale for step in steps]).double()
     means = torch.stack([step.norm.mean for step in steps]).double()
     diagonals = torch.stack([step.mix.log_diagonal for step in steps]).double()
@@ -53,9 +57,10 @@ def fold(steps: Sequence[Step]) -> Folded:
     opening = torch.zeros_like(nets[0].last_bias)
     opening[len(opening) // 2 :] = nets[0].opening
     biases = (torch.stack([net.last_bias for net in nets]) + opening)[:, :, None].unbind()
-    weights = tuple(w for net, b in zip(nets, biases, strict=True) for w in (net.hidden1, net.hidden2, net.last, b))
+    convolutions = [[each.to(dtype or each.dtype) for each in (net.hidden1, net.hidden2, net.last)] for net in nets]
+    weights = tuple(w for each, b in zip(convolutions, biases, strict=True) for w in (*each, b))
     log_det = scales.sum() + diagonals.sum() + len(steps) * most.sum()
-    return Folded(matrices.to(weights[0].dtype), log_det, weights)
+    return Folded(matrices.to(opening.dtype), log_det, weights)
 
 
 class FusedSteps:
@@ -79,21 +84,21 @@ class FusedSteps:
         most = max(1, min(MOST_PIXELS, MOST_VALUES // filters) // x.shape[1:3].numel())
         turns = max(1, -(-len(x) // (self.threads * most)))
         parts = torch.tensor_split(x, self.threads * turns)
-        spaces = [self._take(part, filters, count, recording) for part in parts]
+        spaces = [self._take(part, filters, count, recording, steps.weights[0].dtype) for part in parts]
         found = _FusedSteps.apply(self, spaces, x, steps.matrices, *steps.weights)  # type: ignore[no-untyped-call]
         y, log_det = cast(Mapped, found)
         if not recording:
             self.idle.extend(spaces)
         return y, log_det + same_for_all(x, steps.log_det)
 
-    def _take(self, x: Tensor, filters: int, steps: int, recording: bool) -> "_Workspace":
+    def _take(self, x: Tensor, filters: int, steps: int, recording: bool, dtype: torch.dtype) -> "_Workspace":
         """Memory for a part of a batch; what another pass left, if it fits."""
         with suppress(IndexError):  # threads take from the same list
             while True:
                 found = self.idle.pop()
-                if found.fits(x, recording):
+                if found.fits(x, recording, dtype):
                     return found
-        return _Workspace(x, filters, steps, recording)
+        return _Workspace(x, filters, steps, recording, dtype)
 
 
 class _FusedSteps(torch.autograd.Function):
@@ -128,18 +133,22 @@ class _FusedSteps(torch.autograd.Function):
 
 
 class _Workspace:
-    """Buffers for one call, and views of them, made once. If there will be a backward pass, each step has its own."""
+    """Buffers for one call, and views of them, made once. If there will be a backward pass, each step has its own.
 
-    def __init__(self, x: Tensor, filters: int, steps: int, recording: bool) -> None:
-        self.recording, self.like, self.shape = recording, x.new_empty(0), x.shape
+    `dtype` is that of the coupling networks; what goes through the flow itself has the precision of x.
+    """
+
+    def __init__(self, x: Tensor, filters: int, steps: int, recording: bool, dtype: torch.dtype) -> None:
+        self.recording, self.like, self.shape, self.dtype = recording, x.new_empty(0), x.shape, dtype
+        inner = x.new_empty(x.shape, dtype=dtype)
         kept = kept_of(x.shape[-1])
         moved, count = x.shape[-1] - kept, x.shape[:3].numel()
         self.images = [_Image(x, kept) for _ in range(steps + 1 if recording else 2)]
-        self.activations = [_Activations(x, moved, filters, recording) for _ in range(steps if recording else 1)]
-        self.near = _Neighbours(x, kept)
+        self.activations = [_Activations(x, inner, moved, filters, recording) for _ in range(steps if recording else 1)]
+        self.near = _Neighbours(inner, kept)
         parameters = x.new_empty(2 * moved, count)
         self.shift, self.raw = parameters.chunk(2)
-        self.taps = _Taps(x, parameters)
+        self.taps = _Taps(inner, parameters)
         self.scales = x.new_empty(steps, moved, count)
         self.scale_of = self.scales.unbind()
         self.by_sample = moved, len(x), x.shape[1] * x.shape[2]
@@ -147,17 +156,17 @@ class _Workspace:
             self.g_out, self.g_mixed = _Image(x, kept), _Image(x, kept)
             self.g_log_scale = x.new_empty(self.by_sample)
             self.g_parameters = _Padded(x, 2 * moved)
-            self.g_taps, self.g_near = _Neighbours(x, 2 * moved), _Taps(x, self.g_mixed.a)
-            self.g_second, self.g_first = x.new_empty(count, filters), x.new_empty(count, filters)
+            self.g_taps, self.g_near = _Neighbours(inner, 2 * moved), _Taps(inner, self.g_mixed.a)
+            self.g_second, self.g_first = inner.new_empty(count, filters), inner.new_empty(count, filters)
 
     def __len__(self) -> int:
         """How many samples it is for."""
         return self.shape[0]
 
-    def fits(self, x: Tensor, recording: bool) -> bool:
+    def fits(self, x: Tensor, recording: bool, dtype: torch.dtype) -> bool:
         """Whether this is the space that such a batch needs."""
-        own = (self.like.is_inference(), self.recording, self.shape, self.like.dtype, self.like.device)
-        return own == (torch.is_inference_mode_enabled(), recording, x.shape, x.dtype, x.device)
+        own = (self.like.is_inference(), self.recording, self.shape, self.like.dtype, self.like.device, self.dtype)
+        return own == (torch.is_inference_mode_enabled(), recording, x.shape, x.dtype, x.device, dtype)
 
     def forward(self, x: Tensor, matrices: Tensor, weights: Sequence[Tensor], y: Tensor) -> Tensor:
         """The steps, one after the other; writes what they make of x into y and gives the log-determinants."""
@@ -168,7 +177,7 @@ class _Workspace:
             self.near.gather(target.shifted)
             torch.mm(self.near.rows, hidden1, out=own.first_values).relu_()
             torch.mm(own.first, hidden2, out=own.second).relu_()
-            torch.mm(last, own.second_columns, out=self.taps.values)
+            torch.mm(last, own.second_columns, out=self.taps.product)
             self.taps.scatter(last_bias)
             scale = torch.sigmoid(self.raw, out=self.scale_of[number])
             if self.recording:
@@ -209,7 +218,7 @@ class _Workspace:
             _relu_backward(self.g_first, own.first_values)
             self.near.gather(target.shifted)  # again: quicker than to fetch what forward had
             g_hidden1 = self.near.with_one @ self.g_first
-            torch.mm(hidden1[:-1], self.g_first.T, out=self.g_near.values)
+            torch.mm(hidden1[:-1], self.g_first.T, out=self.g_near.product)
             self.g_near.scatter(out.a)
 
             torch.mm(mixed.values, source.with_one.T, out=g_matrices[number])
@@ -265,11 +274,11 @@ class _Activations:
     is faster if a column is.
     """
 
-    def __init__(self, x: Tensor, moved: int, filters: int, recording: bool) -> None:
+    def __init__(self, x: Tensor, inner: Tensor, moved: int, filters: int, recording: bool) -> None:
         count = x.shape[:3].numel()
-        self.first = x.new_ones(count, filters + 1) if recording else x.new_ones(filters + 1, count).T
+        self.first = inner.new_ones(count, filters + 1) if recording else inner.new_ones(filters + 1, count).T
         self.first_values = self.first[:, :-1]
-        self.second = x.new_empty(count, filters) if recording else x.new_empty(filters, count).T
+        self.second = inner.new_empty(count, filters) if recording else inner.new_empty(filters, count).T
         self.second_columns = self.second.T
         self.b = x.new_empty(moved, count)
 
@@ -301,7 +310,8 @@ class _Taps:
     def __init__(self, x: Tensor, out: Tensor) -> None:
         n, height, width = x.shape[:3]
         channels, size = len(out), out.numel()
-        self.values = x.new_empty(TAPS * channels, n * height * width)
+        self.values = out.new_empty(TAPS * channels, n * height * width)
+        self.product = self.values if x.dtype == out.dtype else x.new_empty(self.values.shape)
         above, middle, below = self.values.view(3, 3 * channels * n, height * width)
         self.up = middle[:, : (height - 1) * width], above[:, width:]
         self.down = middle[:, width:], below[:, : (height - 1) * width]
@@ -311,7 +321,9 @@ class _Taps:
         self.left, self.right = (flat[:-1], left.view(-1)[1:]), (flat[1:], right.view(-1)[:-1])
 
     def scatter(self, onto: Tensor) -> None:
-        """out = onto + the parts, each at its neighbour; overwrites the parts."""
+        """out = onto + the parts, which lie in `product`, each at its neighbour; overwrites them."""
+        if self.product is not self.values:
+            self.values.copy_(self.product)
         for middle, other in (self.up, self.down):
             middle.add_(other)
         self.ends.zero_()  # nothing moves to the next line

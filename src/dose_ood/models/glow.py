@@ -129,9 +129,9 @@ class Level(nn.Module):
         """The steps, in the order of `forward`."""
         return [cast(Step, step) for step in self.steps]
 
-    def fold(self) -> Folded:
-        """What its steps are, apart from any batch."""
-        return fold(self.each_step())
+    def fold(self, dtype: torch.dtype | None = None) -> Folded:
+        """What its steps are, apart from any batch; the coupling networks in `dtype`, if it is told."""
+        return fold(self.each_step(), dtype)
 
     def forward(self, x: Tensor, steps: Folded) -> tuple[Tensor, Tensor]:
         """What the level, folded, makes of a batch, and its log-determinants."""
@@ -205,7 +205,14 @@ class Glow(nn.Module):
         parts = at_once([partial(self._measure_some, part, folded) for part in some], threads)
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
-    def objective(self, x: Tensor, noise: torch.Generator, *, share: tuple[int, int] = (0, 1)) -> Tensor:
+    def objective(
+        self,
+        x: Tensor,
+        noise: torch.Generator,
+        *,
+        share: tuple[int, int] = (0, 1),
+        networks: torch.dtype | None = None,
+    ) -> Tensor:
         """−log q(x + u) of each image in nats, shape (n,), float64.
 
         Parameters
@@ -216,9 +223,11 @@ class Glow(nn.Module):
             What draws u; it does not depend on how a batch is shared out.
         share
             (rank, world): the images are this one of so many equal and adjacent parts of a batch.
+        networks
+            What the coupling networks compute in, if not in the precision of their weights.
         """
         self._require_initialised()
-        found = self.encode(self._dequantised(x, noise, share))
+        found = self._encode(self._dequantised(x, noise, share), self._fold(networks))
         return -(_sum(found.latent) + _sum(found.jac))
 
     def initialize(self, x: Tensor, noise: torch.Generator) -> None:
@@ -311,8 +320,8 @@ class Glow(nn.Module):
         found = self.inverse(self.encode(values).z) - noise
         return found.round().clamp(0, LEVELS - 1).to(torch.uint8)
 
-    def _fold(self) -> list[Folded]:
-        return [level.fold() for level in self._each_level()]
+    def _fold(self, networks: torch.dtype | None = None) -> list[Folded]:
+        return [level.fold(networks) for level in self._each_level()]
 
     def _each_level(self) -> list[Level]:
         return [cast(Level, level) for level in self.levels]
