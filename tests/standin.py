@@ -54,7 +54,7 @@ class StandIn(nn.Module):
     def l2(self):
         return sum((p**2).sum() for p in self.parameters())
 
-    def objective(self, x, noise, *, beta=1.0, samples=1, burn_in=False, share=(0, 1)):
+    def objective(self, x, noise, *, beta=1.0, samples=1, burn_in=False, share=(0, 1), networks=None):
         rank, world = share
         drawn = torch.randn((world * len(x), *x.shape[1:]), generator=noise).chunk(world)[rank]
         pixels = x / 255 - self.offset

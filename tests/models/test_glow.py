@@ -108,6 +108,24 @@ def test_inverse_undoes_encode_and_encode_undoes_inverse(config):
 
 
 @each_config
+@pytest.mark.parametrize(("networks", "apart"), [(torch.float64, 1e-4), (torch.bfloat16, 0.05)])
+def test_networks_of_another_precision_give_nearly_the_same_losses_and_gradients(config, networks, apart):
+    x, found = images(config, 20), {}
+    for dtype in (None, networks):
+        model = trained(config).train()
+        losses = model.objective(x, noise(), networks=dtype)
+        losses.sum().backward()
+        gradients = [parameter.grad for parameter in model.parameters()]
+        assert {each.dtype for each in gradients} == {torch.float32}
+        found[dtype] = losses.detach(), torch.cat([each.flatten() for each in gradients])
+    (exact, slope), (losses, other) = found.values()
+    assert losses.dtype == torch.float64
+    assert networks == torch.float64 or not torch.equal(losses, exact)
+    torch.testing.assert_close(losses, exact, rtol=0, atol=apart * math.prod(config.shape) / 5)
+    assert (other - slope).norm() < apart * slope.norm()
+
+
+@each_config
 def test_a_fresh_flow_is_an_orthogonal_map(config):
     model, values = Glow(config).double(), grey_levels(images(config))
     found = model.forward(images(config))
