@@ -6,11 +6,11 @@
 
 The first two train a Glow of CIFAR10 as `dose train` does, which `dose bench --runs runs` then takes over, and keep the
 weights after every few epochs. The last shows outliers to all that were kept: densities of 2,500 training images, 1,500
-test images, 1,000 of each other set. And is it width that they lack?
+test images, 1,000 of each other set. And is it width that they lack, or length? In two hours of a thread:
 
-    DOSE_DATA=… python benchmarks/patience.py runs/wide-0 --seed 0 --recipe wide        # two hours of a thread
-    DOSE_DATA=… python benchmarks/patience.py runs/narrow-0 --seed 0 --epochs 3         # ten minutes
-    DOSE_DATA=… python benchmarks/patience.py runs/wide-0 runs/narrow-0 … --output results/wide.json
+    DOSE_DATA=… python benchmarks/patience.py runs/wide-0 --recipe wide
+    DOSE_DATA=… python benchmarks/patience.py runs/long-0 --recipe long --every 12
+    DOSE_DATA=… python benchmarks/patience.py runs/wide-0 runs/long-0 --output results/sizes.json
 """
 
 import argparse
@@ -103,11 +103,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, help="JSON file of a comparison")
     parser.add_argument("--recipe", choices=list(GLOW_RECIPES), default="cpu")
-    parser.add_argument("--epochs", type=int, help="of a run, if not as many as the recipe's")
     parser.add_argument("--every", type=int, default=3, help="epochs between weights that are kept")
     options = parser.parse_args()
     recipe = GLOW_RECIPES[options.recipe]
-    recipe = recipe if options.epochs is None else recipe.lasting(options.epochs)
     if options.output:
         compare(options.runs, recipe, options.output)
     else:

@@ -48,7 +48,7 @@ ROOT = Path(__file__).parents[1]
 TOGETHER = "ensemble"  # the last of the kinds of statistics that there are, of all models side by side
 KINDS = (*STATISTICS, TOGETHER)
 BLOCK = re.compile(
-    r"<!-- (?P<what>table|summary|statistics|moves|more|alike|patience|wide|grids|grey|exits|points|ceiling|ranks)"
+    r"<!-- (?P<what>table|summary|statistics|moves|more|alike|patience|sizes|grids|grey|exits|points|ceiling|ranks)"
     r"(?: (?P<name>\S+))? -->\n.*?<!-- end -->\n",
     re.DOTALL,
 )
@@ -82,10 +82,12 @@ def page(text: str, root: Path) -> str:
             lines = ceiling(_json(root / "results/ceiling.json")["studies"][name])
         elif what == "patience":
             lines = patience(_json(root / "results/patience.json")["rows"], ["steps"])
-        elif what == "wide":
-            lines = patience(_json(root / "results/wide.json")["rows"], ["filters", "steps"])
+        elif what == "sizes":
+            narrow, others = (_json(root / f"results/{each}.json")["rows"] for each in ("patience", "sizes"))
+            beside = [row for row in narrow if row["run"] == "patience-0"]
+            lines = patience(beside + others, ["run", "steps"])
         elif what == "grids":
-            lines = plain_rows(_json(root / "results/grids.json")["rows"])
+            lines = grids(_json(root / "results/grids.json")["rows"])
         elif what == "alike":
             lines = alike([row for row in _json(root / "results/alike.json")["rows"] if row["data"] == name])
         elif what == "grey":
@@ -241,6 +243,18 @@ def alike(rows: Sequence[Mapping[str, str | float]]) -> Iterator[str]:
         yield f"| {outlier} | " + " | ".join(" / ".join(f"{value:.3f}" for value in cell) for cell in cells) + " |"
 
 
+def grids(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Likelihood, TT, DoSE of the sums and by level, for each grid of faces, as `grids.py` has kept them."""
+    faces = list(dict.fromkeys(row["faces"] for row in rows))
+    found = {(row["model"], row["outliers"], row["faces"]): row for row in rows}
+    yield "| trained on → shown | " + " | ".join(faces) + " |"
+    yield "|---" * (len(faces) + 1) + "|"
+    for model, outlier in dict.fromkeys((row["model"], row["outliers"]) for row in rows):
+        each = [found[model, outlier, grid] for grid in faces]
+        cells = [" / ".join(f"{row[name]:.3f}" for name in ("likelihood", "TT", PAPERS, "by level")) for row in each]
+        yield _row(f"{model} → {outlier}", *cells)
+
+
 def patience(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> Iterator[str]:
     """What Glows find after so many steps, as `patience.py` has kept it, mean over the runs."""
     outliers = list(dict.fromkeys(row["outliers"] for row in rows))
@@ -249,7 +263,8 @@ def patience(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> Iterator[s
     for which in sorted({tuple(row[name] for name in by) for row in rows}):
         here = [row for row in rows if tuple(row[name] for name in by) == which]
         moves = ", ".join(f"{row['latent moves']:+.2f}" for row in here if row["outliers"] == "svhn")
-        cells = [*(f"{value:,}" for value in which), f"{np.mean([row['bits/dim'] for row in here]):.2f}", moves]
+        cells = [value if isinstance(value, str) else f"{value:,}" for value in which]
+        cells += [f"{np.mean([row['bits/dim'] for row in here]):.2f}", moves]
         for outlier in outliers:
             found = [[row[kind] for kind in STATISTICS] for row in here if row["outliers"] == outlier]
             cells.append(" / ".join(f"{value:.3f}" for value in np.mean(found, axis=0)))
