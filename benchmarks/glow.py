@@ -11,7 +11,8 @@ processor has a higher clock for a product of 50 ms than it keeps up for a secon
 three, is given too.
 
 A training step of ours draws noise, dequantises and updates the weights; normflows gets its images as floats. `measure`
-hashes images, draws their noise and gives statistics for each level; normflows gives one log-density.
+hashes images, draws their noise and gives statistics for each level; normflows gives one log-density. Last, a training
+step of the recipes, whose batches are of 32, with networks in bfloat16 takes turns with one in float32.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from rich.console import Console
 
 from common import show
 from dose_ood.models.glow import Glow, GlowConfig
+from dose_ood.recipes import GLOW_RECIPES
 
 Row = dict[str, str | float]
 Action = Callable[[], object]
@@ -88,12 +90,24 @@ class Contestant:
         self.optimiser.step()
 
 
+def pixels(count: int) -> torch.Tensor:
+    return torch.randint(0, 256, (count, *SHAPE), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+
+
+def ours(filters: int, x: torch.Tensor, networks: torch.dtype | None = None) -> Contestant:
+    flow, noise = Glow(GlowConfig(SHAPE, LEVELS, STEPS, filters)), torch.Generator().manual_seed(1)
+    flow.initialize(x, noise)
+
+    def loss(size: int) -> torch.Tensor:
+        return flow.objective(x[:size], noise, networks=networks).mean()
+
+    return Contestant("dose-ood", flow, loss, lambda size: flow.measure(x[:size]))
+
+
 def contestants(filters: int, largest: int) -> tuple[Contestant, Contestant]:
-    x = torch.randint(0, 256, (largest, *SHAPE), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    x = pixels(largest)
     values = (x + 0.5) / 256 - 0.5
-    noise = torch.Generator().manual_seed(1)
-    ours, flow = Glow(GlowConfig(SHAPE, LEVELS, STEPS, filters)), theirs(filters)
-    ours.initialize(x, noise)
+    flow = theirs(filters)
     with torch.no_grad():
         flow.forward_kld(values)  # initialises its ActNorm
 
@@ -101,10 +115,7 @@ def contestants(filters: int, largest: int) -> tuple[Contestant, Contestant]:
         with torch.no_grad():
             return flow.log_prob(values[:size], None)
 
-    return (
-        Contestant("dose-ood", ours, lambda n: ours.objective(x[:n], noise).mean(), lambda n: ours.measure(x[:n])),
-        Contestant("normflows", flow, lambda n: flow.forward_kld(values[:n]), forward),
-    )
+    return ours(filters, x), Contestant("normflows", flow, lambda n: flow.forward_kld(values[:n]), forward)
 
 
 def seconds(action: Action) -> float:
@@ -156,6 +167,20 @@ def race(filters: int, rounds: int) -> list[Row]:
     return result
 
 
+def rounded(filters: int, rounds: int) -> Row:
+    """What bfloat16 makes of the time of a training step."""
+    size = GLOW_RECIPES["cpu"].batch
+    x = pixels(size)
+    pair = [ours(filters, x, networks) for networks in (torch.bfloat16, None)]
+    for each in pair:
+        each.step(size)
+    turns = [[seconds(lambda each=each: each.step(size)) for each in pair] for _ in range(rounds)]  # type: ignore[misc]
+    fast, slow = map(min, zip(*turns, strict=True))
+    row: Row = {"what": f"training step in bfloat16, {filters} filters", "who": "dose-ood", "batch": size}
+    row |= {"images/s": size / fast, "median": median(size / mine for mine, _ in turns)}
+    return row | {"ratio": slow / fast, "median ratio": median(its / mine for mine, its in turns)}
+
+
 def peak_memory(name: str, filters: int, size: int) -> float:
     """Of a process that takes three training steps and does nothing else, without what it had before the first."""
     command = [sys.executable, __file__, "--memory-of", name, "--only", str(filters), "--batch", str(size)]
@@ -193,7 +218,7 @@ def main() -> None:
         parser.error("--output is required")
     earlier = json.loads(options.output.read_text())["races"] if options.output.exists() else {}
     for filters in options.only or SIZES:
-        earlier[f"{filters} filters"] = race(filters, options.rounds)
+        earlier[f"{filters} filters"] = [*race(filters, options.rounds), rounded(filters, options.rounds)]
         show(Console(width=150), f"Glow, {LEVELS}×{STEPS}, {filters} filters, 32×32×3", earlier[f"{filters} filters"])
         document = {
             "command": "python benchmarks/glow.py --output results/glow.json",
