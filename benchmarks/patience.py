@@ -86,15 +86,17 @@ def kept(snapshot: Path, recipe: GlowRecipe) -> Glow:
 
 
 def compare(runs: list[Path], recipe: GlowRecipe, output: Path) -> None:
-    """Show outliers to every model that was kept."""
-    rows: list[Row] = []
-    for snapshot in track(sorted(file for run in runs for file in run.glob("0*.safetensors")), "measuring"):
-        model = kept(snapshot, recipe)
-        which: Row = {"run": snapshot.parent.name, "steps": int(snapshot.stem), "filters": model.config.filters}
-        rows += [which | row for row in rows_of(model)]
-    show(Console(width=180), "the longer it is trained: AUROC", rows)
+    """Show outliers to every model that was kept, but for those whose rows the file has."""
+    rows: list[Row] = json.loads(output.read_text(encoding="utf-8"))["rows"] if output.exists() else []
+    done = {(row["run"], row["steps"]) for row in rows}
     command = f"python benchmarks/patience.py {' '.join(map(str, runs))} --output {output}"
-    output.write_text(json.dumps({"command": command, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    for snapshot in track(sorted(file for run in runs for file in run.glob("0*.safetensors")), "measuring"):
+        if (snapshot.parent.name, int(snapshot.stem)) not in done:
+            model = kept(snapshot, recipe)
+            which: Row = {"run": snapshot.parent.name, "steps": int(snapshot.stem), "filters": model.config.filters}
+            rows += [which | row for row in rows_of(model)]
+            output.write_text(json.dumps({"command": command, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    show(Console(width=180), "the longer it is trained: AUROC", rows)
 
 
 def main() -> None:
