@@ -301,18 +301,20 @@ class GlowRecipe(Recipe[Glow]):
 
 # What the paper leaves open (its batch sizes, whether the burn-in epoch is one of the 50) is set here. A cpu twin keeps
 # objective, schedules in shape, likelihood and statistics, and is smaller where docs/train.md says so.
+CPU_VAE = VAERecipe(
+    epochs=20,
+    batch=64,
+    rate=2e-3,
+    depth=16,
+    samples=1,
+    halve_rate_steps=4_000,
+    halve_beta_epochs=0.5,
+    bfloat16=True,
+)
 VAE_RECIPES: dict[str, VAERecipe] = {
     "paper": VAERecipe(epochs=50, batch=64, rate=1e-4),
-    "cpu": VAERecipe(
-        epochs=20,
-        batch=64,
-        rate=2e-3,
-        depth=16,
-        samples=1,
-        halve_rate_steps=4_000,
-        halve_beta_epochs=0.5,
-        bfloat16=True,
-    ),
+    "cpu": CPU_VAE,
+    "deep": replace(CPU_VAE, depth=32, rate=1e-3),
     "demo": VAERecipe(epochs=12, batch=64, rate=2e-3, depth=8, samples=1, halve_rate_steps=500, halve_beta_epochs=1),
     "tiny": VAERecipe(epochs=3, batch=32, rate=1e-3, depth=4, samples=2, halve_beta_epochs=1, beta=2.0),
 }

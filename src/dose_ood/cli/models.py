@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dose_ood.runs import Record
 
 ModelName = Literal["vae", "glow"]
-RecipeName = Literal["cpu", "exits", "points", "wide", "long", "paper", "demo", "tiny"]
+RecipeName = Literal["cpu", "exits", "points", "wide", "long", "deep", "paper", "demo", "tiny"]
 Part = Literal["all", "train", "held-out"]
 LikelihoodName = Literal["bernoulli", "logit_normal", "discretized_logit_normal"]
 Images = NDArray[np.uint8]
