@@ -1,19 +1,20 @@
-"""Writes the tables of RESULTS.md from the benchmarks in results/, between marks that name them, and its figures.
+"""Writes the tables of RESULTS.md and docs/differences.md from what is kept in results/, between marks, and figures.
 
-    python benchmarks/results_page.py            # RESULTS.md, in place, and results/*/statistics.svg
-    python benchmarks/results_page.py --check    # says whether it is up to date; the tests ask the same
+    python benchmarks/results_page.py            # both pages, in place, and results/*/statistics.svg
+    python benchmarks/results_page.py --check    # says whether they are up to date; the tests ask the same
 
 A mark is `<!-- table fashion_mnist -->`, and what follows it up to `<!-- end -->` is written anew from
 `results/fashion_mnist/results.json`. `<!-- summary -->` has what DoSE finds of every pair, and `<!-- ranks -->` the
 ranks of all methods over those that the paper has; `<!-- statistics fashion_mnist -->` has each statistic alone,
 `<!-- moves cifar10 -->` how far outliers move it to each of the models, `<!-- more cifar10 -->` what more statistics
-find: a Glow's of single levels, its score tests, those of all models together, `<!-- alike cifar10 -->` what is found
-where all images were changed alike, from `results/alike.json`, `<!-- patience -->` what Glows find the longer they
-are trained, from `results/patience.json`, `<!-- wide -->` the same of 400 filters, `<!-- grey mnist -->` what a Glow
-finds instead of the VAEs, `<!-- exits cifar10 -->` and `<!-- points cifar10 -->` what another recipe of a Glow changes,
-`<!-- grids -->` what the grid does on which faces were made small, from `results/grids.json`, and
-`<!-- ceiling cifar10 -->` what a classifier that knows the answer makes of statistics, from `results/ceiling.json`. A
-figure has the statistics that model 0 gives, of the test set and of other data sets, as histograms.
+find: a Glow's of single levels, its score tests, those of all models together. A figure has the statistics that model 0
+gives, of the test set and of other data sets, as histograms.
+
+Other marks are written from what other benchmarks have kept: `<!-- alike cifar10 -->` what is found where all images
+were changed alike, `<!-- patience -->` what Glows find the longer they are trained, `<!-- sizes -->` the same of wider
+ones and longer runs, `<!-- grids -->` what the grid does on which faces were made small, `<!-- exits cifar10 -->` and
+`<!-- points cifar10 -->` what another recipe of a Glow changes, `<!-- grey mnist -->` what a Glow finds instead of the
+VAEs, and `<!-- ceiling cifar10 -->` what a classifier that knows the answer makes of statistics.
 """
 
 import argparse
@@ -45,6 +46,7 @@ from dose_ood.statistics import Statistics
 from dose_ood.study.sets import SHIFTED
 
 ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "RESULTS.md", ROOT / "docs/differences.md")
 TOGETHER = "ensemble"  # the last of the kinds of statistics that there are, of all models side by side
 KINDS = (*STATISTICS, TOGETHER)
 BLOCK = re.compile(
@@ -332,16 +334,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    path = ROOT / "RESULTS.md"
-    before = path.read_text(encoding="utf-8")
-    after = page(before, ROOT)
+    for path in PAGES:
+        before = path.read_text(encoding="utf-8")
+        after = page(before, ROOT)
+        if not options.check:
+            path.write_text(after, encoding="utf-8")
+        elif after != before:
+            sys.exit(f"{path.name} is not what results/ says: run python benchmarks/results_page.py")
     if not options.check:
-        path.write_text(after, encoding="utf-8")
         for name, results in found(ROOT).items():
             folder = Folder(ROOT / "results" / name)
             (folder.path / "statistics.svg").write_bytes(figure(folder, results))
-    elif after != before:
-        sys.exit("RESULTS.md is not what results/ says: run python benchmarks/results_page.py")
 
 
 if __name__ == "__main__":

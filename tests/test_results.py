@@ -1,4 +1,4 @@
-"""What is kept in results/ and said in RESULTS.md follows from statistics that are kept as well."""
+"""What is kept in results/ and said of it on the pages follows from statistics that are kept as well."""
 
 import importlib
 import json
@@ -33,11 +33,12 @@ def test_every_cell_follows_from_the_statistics_that_are_kept(folder):
     assert kept.ranks == again.ranks
 
 
-def test_the_page_says_what_the_results_say(pages):
-    page = ROOT / "RESULTS.md"
-    if page.exists():
-        text = page.read_text(encoding="utf-8")
-        assert pages.page(text, ROOT) == text
+@pytest.mark.parametrize("page", ["RESULTS.md", "docs/differences.md"])
+def test_the_pages_say_what_the_results_say(pages, page):
+    assert ROOT / page in pages.PAGES
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert pages.BLOCK.search(text)
+    assert pages.page(text, ROOT) == text
 
 
 def test_the_readme_says_the_same():
