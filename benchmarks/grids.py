@@ -25,12 +25,10 @@ from dose_ood.data.images import read_images, split
 from dose_ood.data.shifts import SHIFTS
 from dose_ood.measure import measure
 from dose_ood.models.glow import Glow
-from dose_ood.models.registry import load_model, save_model
-from dose_ood.recipes import GLOW_RECIPES
-from dose_ood.runs import Record
+from dose_ood.models.registry import load_model
 from dose_ood.study.members import MODEL
 from dose_ood.study.sets import Images
-from dose_ood.train import Progress, train
+from experiments import TABLES, trained
 
 SIDE, CROP = 16, 26
 SCALE = CROP / SIDE
@@ -64,24 +62,11 @@ def shrunk(images: Images, weights: Weights) -> Images:
 GRIDS = {"from the corner": bilinear(0), "centred": bilinear((SCALE - 1) / 2), "box": box(CROP)}
 
 
-def trained(directory: Path, images: Images) -> Glow:
+def model_of(directory: Path, images: Images) -> Glow:
     """The Glow of these images, trained or read."""
-    recipe = replace(GLOW_RECIPES["cpu"], bfloat16=True)
-    if not (directory / MODEL).exists():
-        fresh = Glow(recipe.config(directory.name, images.shape[1:]), seed=0)
-        provenance = train(fresh, images, recipe, directory, resume=directory.exists(), progress=_said(directory.name))
-        save_model(directory / MODEL, fresh, provenance)
-    return cast(Glow, load_model(directory / MODEL).model)
-
-
-def _said(name: str) -> Progress:
-    def say(record: Record) -> None:
-        if record.held_out is not None:
-            print(
-                f"{name}: {record.step:,} of {record.steps:,} steps, held out {record.held_out:,.1f} nats", flush=True
-            )
-
-    return say
+    if (directory / MODEL).exists():
+        return cast(Glow, load_model(directory / MODEL).model)
+    return trained(directory, images, replace(TABLES, bfloat16=True))
 
 
 def rows_of(model: Glow, images: Images, test: Images, outliers: dict[str, Images]) -> Iterator[Row]:
@@ -105,12 +90,12 @@ def main() -> None:
     rows: list[Row] = []
     for grid, weights in GRIDS.items():
         images, test = shrunk(faces, weights), shrunk(test_faces, weights)
-        model = trained(options.runs / f"celeba-{grid.replace(' ', '-')}", images)
+        model = model_of(options.runs / f"celeba-{grid.replace(' ', '-')}", images)
         mirrored = {name: SHIFTS[name](test[: ROWS[TEST]], 0) for name in ("hflip", "vflip")}
         rows += [row | {"model": "celeba", "faces": grid} for row in rows_of(model, images, test, mirrored | others)]
     images = shrunk(read_images("cifar10"), box(32))
     shown = {grid: shrunk(test_faces, weights) for grid, weights in GRIDS.items()}
-    model = trained(options.runs / "cifar10", images)
+    model = model_of(options.runs / "cifar10", images)
     for row in rows_of(model, images, others["cifar10"], shown):
         rows.append(row | {"model": "cifar10", "faces": row["outliers"], "outliers": "celeba"})
     show(Console(width=180), "faces made small on three grids: AUROC", rows)

@@ -1,16 +1,15 @@
-"""Do Glows find more the longer they are trained as the paper trains them?
+"""Do Glows find more the longer they are trained as the paper trains them, or the wider they are?
 
-    DOSE_DATA=… python benchmarks/patience.py runs/patience-0 --seed 0      # goes on where it was
-    DOSE_DATA=… python benchmarks/patience.py runs/patience-1 --seed 1
+    DOSE_DATA=… python benchmarks/experiments.py cpu cifar10 runs/patience-0 --every 3
+    DOSE_DATA=… python benchmarks/experiments.py cpu cifar10 runs/patience-1 --every 3 --seed 1
     DOSE_DATA=… python benchmarks/patience.py runs/patience-0 runs/patience-1 --output results/patience.json
 
-The first two train a Glow of CIFAR10 as `dose train` does, which `dose bench --runs runs` then takes over, and keep the
-weights after every few epochs. The last shows outliers to all that were kept: densities of 2,500 training images, 1,500
-test images, 1,000 of each other set. And is it width that they lack, or length? In two hours of a thread:
+shows outliers to all weights that were kept: densities of 2,500 training images, 1,500 test images, 1,000 of each other
+set. Rows that the file has stay. `experiments.py` says how `wide-0` and `long-0` are trained, and
 
-    DOSE_DATA=… python benchmarks/patience.py runs/wide-0 --recipe wide
-    DOSE_DATA=… python benchmarks/patience.py runs/long-0 --recipe long --every 12
     DOSE_DATA=… python benchmarks/patience.py runs/wide-0 runs/long-0 --output results/sizes.json
+
+shows them the same.
 """
 
 import argparse
@@ -20,41 +19,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from rich.console import Console
 from rich.progress import track
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from common import Row, dose_aurocs, likelihood_and_dose, moved, show
 from dose_ood.data.images import read_images, split
 from dose_ood.measure import measure
 from dose_ood.models.glow import Glow
-from dose_ood.models.registry import save_model
-from dose_ood.recipes import GLOW_RECIPES, GlowRecipe
-from dose_ood.runs import Record
-from dose_ood.study.members import MODEL
-from dose_ood.train import train
+from experiments import TABLES
 from preprocessing import applied, jpeg
 
 DATA, OUTLIERS = "cifar10", ("svhn", "celeba", "imagenet32", "cifar100")
 SHAPE = (3, 32, 32)
 QUALITY = 75  # of the JPEG that all images go through, so that how they were made does not tell
 ROWS = {"train": 2_500, "test": 1_500, "outliers": 1_000}
-
-
-def run(directory: Path, recipe: GlowRecipe, seed: int, every: int) -> None:
-    """Train a Glow, and keep its weights after every few epochs."""
-    images = read_images(DATA)
-    model = Glow(recipe.config(DATA, SHAPE, None), seed)
-
-    def keep(record: Record) -> None:
-        if record.held_out is not None and (record.epoch + 1) % every == 0:
-            print(f"{record.step:,} steps, held out {record.held_out:,.1f} nats", flush=True)
-            save_file(model.state_dict(), directory / f"{record.step:06}.safetensors")
-
-    torch.set_num_threads(1)
-    provenance = train(model, images, recipe, directory, seed=seed, resume=directory.exists(), progress=keep)
-    save_model(directory / MODEL, model, provenance)
 
 
 def rows_of(model: Glow) -> Iterator[Row]:
@@ -76,23 +55,23 @@ def rows_of(model: Glow) -> Iterator[Row]:
         yield row | found | {f"{kind}, JPEG": value for kind, value in after[outlier].items()}
 
 
-def kept(snapshot: Path, recipe: GlowRecipe) -> Glow:
-    """The Glow of these weights, of a recipe but for its width."""
+def kept(snapshot: Path) -> Glow:
+    """The Glow of these weights: the tables', but for its width."""
     weights = load_file(snapshot)
-    wide = replace(recipe, filters=weights["levels.0.steps.0.coupling.hidden2"].shape[1])
-    model = Glow(wide.config(DATA, SHAPE))
+    recipe = replace(TABLES, filters=weights["levels.0.steps.0.coupling.hidden2"].shape[1])
+    model = Glow(recipe.config(DATA, SHAPE))
     model.load_state_dict(weights)
     return model
 
 
-def compare(runs: list[Path], recipe: GlowRecipe, output: Path) -> None:
+def compare(runs: list[Path], output: Path) -> None:
     """Show outliers to every model that was kept, but for those whose rows the file has."""
     rows: list[Row] = json.loads(output.read_text(encoding="utf-8"))["rows"] if output.exists() else []
     done = {(row["run"], row["steps"]) for row in rows}
     command = f"python benchmarks/patience.py {' '.join(map(str, runs))} --output {output}"
     for snapshot in track(sorted(file for run in runs for file in run.glob("0*.safetensors")), "measuring"):
         if (snapshot.parent.name, int(snapshot.stem)) not in done:
-            model = kept(snapshot, recipe)
+            model = kept(snapshot)
             which: Row = {"run": snapshot.parent.name, "steps": int(snapshot.stem), "filters": model.config.filters}
             rows += [which | row for row in rows_of(model)]
             output.write_text(json.dumps({"command": command, "rows": rows}, indent=1) + "\n", encoding="utf-8")
@@ -101,17 +80,10 @@ def compare(runs: list[Path], recipe: GlowRecipe, output: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path, nargs="+", help="folder of a run; several to compare")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, help="JSON file of a comparison")
-    parser.add_argument("--recipe", choices=list(GLOW_RECIPES), default="cpu")
-    parser.add_argument("--every", type=int, default=3, help="epochs between weights that are kept")
+    parser.add_argument("runs", type=Path, nargs="+", help="folders of runs")
+    parser.add_argument("--output", type=Path, required=True, help="JSON file")
     options = parser.parse_args()
-    recipe = GLOW_RECIPES[options.recipe]
-    if options.output:
-        compare(options.runs, recipe, options.output)
-    else:
-        run(options.runs[0], recipe, options.seed, options.every)
+    compare(options.runs, options.output)
 
 
 if __name__ == "__main__":

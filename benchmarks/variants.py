@@ -1,6 +1,6 @@
 """What a change of the Glows' recipe changes: those of another recipe beside those of the tables.
 
-    DOSE_DATA=… dose train cifar10 --model glow --recipe exits --seed 0 -o runs/cifar10-exits-0    # an hour of a thread
+    DOSE_DATA=… python benchmarks/experiments.py exits cifar10 runs/cifar10-exits-0 --seed 0
     DOSE_DATA=… python benchmarks/variants.py exits runs/cifar10-exits-0 results/cifar10 --seed 0
     python benchmarks/variants.py exits          # once more from what is kept: no model, no images
 

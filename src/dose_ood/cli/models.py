@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dose_ood.runs import Record
 
 ModelName = Literal["vae", "glow"]
-RecipeName = Literal["cpu", "exits", "points", "wide", "long", "deep", "paper", "demo", "tiny"]
+RecipeName = Literal["cpu", "deep", "paper", "demo", "tiny"]
 Part = Literal["all", "train", "held-out"]
 LikelihoodName = Literal["bernoulli", "logit_normal", "discretized_logit_normal"]
 Images = NDArray[np.uint8]
@@ -40,9 +40,8 @@ def train(
     recipe: Annotated[
         RecipeName,
         typer.Option(
-            help="The *paper*'s, its *cpu*-sized twin, one for a *demo* of a minute (vae), or a *tiny* one to try "
-            "things out. For a Glow also the twin with one change: with the *exits* of the paper's library, with grey "
-            "levels as *points*, without noise, as *wide* as the paper's, or for six times as *long*."
+            help="The *paper*'s, its *cpu*-sized twin, the twin with the paper's width (*deep*; vae), one for a *demo* "
+            "of a minute (vae), or a *tiny* one to try things out."
         ),
     ] = "cpu",
     seed: Annotated[int, typer.Option(help="Draws weights, order and noise; ensemble members differ in it.")] = 0,
