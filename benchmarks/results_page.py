@@ -1,6 +1,6 @@
 """Writes the tables of RESULTS.md and docs/differences.md from what is kept in results/, between marks, and figures.
 
-    python benchmarks/results_page.py            # both pages, in place, and results/*/statistics.svg
+    python benchmarks/results_page.py            # both pages, in place, and their figures in results/
     python benchmarks/results_page.py --check    # says whether they are up to date; the tests ask the same
 
 A mark is `<!-- table fashion_mnist -->`, and what follows it up to `<!-- end -->` is written anew from
@@ -44,6 +44,7 @@ from dose_ood.plots.style import svg_file
 from dose_ood.plots.tables import histograms
 from dose_ood.statistics import Statistics
 from dose_ood.study.sets import SHIFTED
+from glance import Pair, glance
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "RESULTS.md", ROOT / "docs/differences.md")
@@ -179,12 +180,30 @@ def summary(benchmarks: Mapping[str, Results], root: Path) -> Iterator[str]:
     yield "| trained on → shown | " + " | ".join(heads) + " |"
     yield "|---" * (len(heads) + 1) + "|"
     for name, results in benchmarks.items():
-        study, reached = results.study, _dose(root / "results" / name)
-        likelihood = headline(results.cells, study)["likelihood"]
-        for number, outlier in enumerate(study.outliers):
-            own = [max(reached[k][d].aurocs[number] for d in DOSE) if k in reached else None for k in KINDS]
-            paper = [paper_auroc(study.inlier, outlier, "likelihood"), _paper(results, outlier)]
+        likelihood = headline(results.cells, results.study)["likelihood"]
+        for number, outlier in enumerate(results.study.outliers):
+            own = list(_better(root / "results" / name, number).values())
+            paper = [paper_auroc(results.study.inlier, outlier, "likelihood"), _paper(results, outlier)]
             yield _row(f"{name} → {outlier}", likelihood[number], *own, *paper)
+
+
+def overview(benchmarks: Mapping[str, Results], root: Path) -> bytes:
+    """The same as a figure, without noise and without what the paper does not have."""
+    pairs = []
+    for name, results in benchmarks.items():
+        likelihood = headline(results.cells, results.study)["likelihood"]
+        for number, outlier in enumerate(results.study.outliers):
+            paper = _paper(results, outlier)
+            if outlier not in ("uniform", "gaussian") and paper is not None:
+                own = _better(root / "results" / name, number)
+                pairs.append(Pair(name, outlier, likelihood[number], own[PAPERS], own["with score tests"], paper))
+    return svg_file(glance(pairs))
+
+
+def _better(path: Path, number: int) -> dict[str, Any]:
+    """The better density's AUROC of a set of outliers for each kind of statistics; None where a model has none."""
+    reached = _dose(path)
+    return {k: max(reached[k][d].aurocs[number] for d in DOSE) if k in reached else None for k in KINDS}
 
 
 @cache
@@ -345,6 +364,7 @@ def main() -> None:
         for name, results in found(ROOT).items():
             folder = Folder(ROOT / "results" / name)
             (folder.path / "statistics.svg").write_bytes(figure(folder, results))
+        (ROOT / "results/summary.svg").write_bytes(overview(found(ROOT), ROOT))
 
 
 if __name__ == "__main__":

@@ -83,3 +83,6 @@ def test_tables_are_written_between_their_marks(pages, tmp_path, monkeypatch):
     drawn = pages.figure(Folder(tmp_path / "results/toy"), found["toy"])
     assert drawn.startswith(b"<?xml")
     assert b"<image" not in drawn
+    drawn = pages.overview(found, tmp_path)
+    assert drawn.startswith(b"<?xml")
+    assert "toy → far".encode() in drawn
