@@ -83,9 +83,13 @@ def _mean(rows: Sequence[Mapping[str, str | float]]) -> dict[str, str | float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True, help="JSON file")
-    output: Path = parser.parse_args().output
+    parser.add_argument("studies", nargs="*", default=STUDIES, help="which to do anew; all, if none is named")
+    options = parser.parse_args()
+    output: Path = options.output
     studies: dict[str, list[dict[str, str | float]]] = {}
-    for name in track(STUDIES, "comparing"):
+    if output.exists():
+        studies = json.loads(output.read_text(encoding="utf-8"))["studies"]
+    for name in track(options.studies, "comparing"):
         folder = Folder(Path("results", name))
         study = Results.read(folder.results).study
         models = [compare(folder, str(member), tuple(study.outliers)) for member in range(study.members)]
