@@ -12,23 +12,22 @@ ROW = 0.17  # inches
 
 
 class Pair(NamedTuple):
-    """AUROCs of one set of outliers; None where there is none."""
+    """AUROCs of one set of outliers; a VAE has no score tests."""
 
     trained_on: str
     shown: str
     likelihood: float
     dose: float
     with_score_tests: float | None
-    paper: float | None
+    paper: float
 
 
 def glance(pairs: Sequence[Pair]) -> Figure:
     """A line for each pair, grouped by what the models were trained on."""
     groups = list(dict.fromkeys(pair.trained_on for pair in pairs))
     places = [row + 0.8 * groups.index(pair.trained_on) for row, pair in enumerate(pairs)]
-    series: dict[
-        str, tuple[Sequence[float | None], str, float, str, str]
-    ] = {  # values, marker, size, its colour and that of its middle
+    # By name: values, a marker, its size, its colour and that of its middle.
+    series: dict[str, tuple[Sequence[float | None], str, float, str, str]] = {
         "likelihood": ([pair.likelihood for pair in pairs], "|", 8.0, SHADE, SHADE),
         "DoSE": ([pair.dose for pair in pairs], "o", 4.5, INLIER, INLIER),
         "DoSE with score tests": ([pair.with_score_tests for pair in pairs], "D", 4.5, INLIER, "none"),

@@ -361,10 +361,11 @@ def main() -> None:
         elif after != before:
             sys.exit(f"{path.name} is not what results/ says: run python benchmarks/results_page.py")
     if not options.check:
-        for name, results in found(ROOT).items():
+        benchmarks = found(ROOT)
+        for name, results in benchmarks.items():
             folder = Folder(ROOT / "results" / name)
             (folder.path / "statistics.svg").write_bytes(figure(folder, results))
-        (ROOT / "results/summary.svg").write_bytes(overview(found(ROOT), ROOT))
+        (ROOT / "results/summary.svg").write_bytes(overview(benchmarks, ROOT))
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def train(
     recipe: Annotated[
         RecipeName,
         typer.Option(
-            help="The *paper*'s, its *cpu*-sized twin, the twin with the paper's width (*deep*; vae), one for a *demo* "
+            help="The *paper*'s, its *cpu*-sized twin, the twin with the paper's depth (*deep*; vae), one for a *demo* "
             "of a minute (vae), or a *tiny* one to try things out."
         ),
     ] = "cpu",
